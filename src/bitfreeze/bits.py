@@ -1,0 +1,127 @@
+"""The arithmetic of BLIP: quantisation, information gain, and the intervals that frozen bits leave to a parameter.
+
+A parameter lives in [-bound, bound]. With ``bits`` of its ``depth`` (the paper's N) leading bits frozen it may move
+only inside ``centre ± bound * 2^-bits``: with none frozen that is the whole range, and each further bit halves it.
+
+Centres are kept as integers, in units of ``bound * 2^-depth``. Where the bound is a power of two, every interval end
+is then exact in float32 (depth <= 23), and so is the statement that one interval lies inside another.
+
+Everything here is a pure function of tensors; no function knows of modules, optimizers or tasks beyond a number.
+"""
+
+import torch
+from torch import Tensor
+
+MAX_DEPTH = 23  # float32 carries 24 significant bits: integers up to 2^23 and their sums with a radius are exact
+
+
+def quantize(x: Tensor, bits: int | Tensor, bound: float = 1.0) -> Tensor:
+    """Q(theta, N) of the paper's Eq. 2, on [-bound, bound]: the nearest multiple of ``bound * 2^-bits``.
+
+    With 0 bits everything becomes 0: the clip of Eq. 2 leaves [-1/2, 1/2], which rounds to 0.
+    """
+    return _steps(x, bits, bound) * torch.exp2(-_exponent(bits, x)) * bound
+
+
+def _steps(x: Tensor, bits: int | Tensor, bound: float) -> Tensor:
+    """The integer of Eq. 2 before it is divided by 2^bits, still in floating point."""
+    exponent = _exponent(bits, x)
+    clip = 1 - torch.exp2(-exponent - 1)
+    scaled = x / bound
+    return torch.round(torch.clamp(scaled, -clip, clip) * torch.exp2(exponent))
+
+
+def _exponent(bits: int | Tensor, like: Tensor) -> Tensor:
+    return torch.as_tensor(bits, dtype=like.dtype, device=like.device)
+
+
+def information_gain(new: Tensor, old: Tensor, task: int, rule: str = "appendix") -> Tensor:
+    """Bits of information that task ``task`` (1 for the first) adds, from its Fisher ``new`` and F_{0:t-1} ``old``.
+
+    ``rule="eq8"``: the main text, 1/2 log2((t F + F_t) / (t F)).
+    ``rule="appendix"``: what the published results used, 1/2 log2((t F + F_t) / ((t + 1) F)); it is positive only
+    where the task tells more about the parameter than the tasks before it did on average.
+    """
+    return 0.5 * torch.log2((task * old + new) / (_denominator(task, rule) * old))
+
+
+def _denominator(task: int, rule: str) -> int:
+    if rule not in ("appendix", "eq8"):
+        raise ValueError(f"unknown information gain rule {rule!r}: use 'appendix' or 'eq8'")
+    return task + 1 if rule == "appendix" else task
+
+
+def extra_bits(gain: Tensor, frozen: Tensor, depth: int) -> Tensor:
+    """n_t of the paper's Eq. 9: the gain rounded up, at least 0, at most the bits still free."""
+    return torch.ceil(gain).clamp_(min=0).minimum(depth - frozen.to(gain.dtype)).to(torch.uint8)
+
+
+def accumulate_fisher(new: Tensor, old: Tensor, task: int, rule: str = "mean") -> Tensor:
+    """F_{0:t}. ``"mean"`` is Eq. 7, (t F + F_t) / (t + 1); ``"sum"`` is Algorithm 1, which does not divide."""
+    if rule not in ("mean", "sum"):
+        raise ValueError(f"unknown Fisher rule {rule!r}: use 'mean' or 'sum'")
+    total = task * old + new
+    return total / (task + 1) if rule == "mean" else total
+
+
+def radius(bits: Tensor, depth: int) -> Tensor:
+    """The radius 2^-bits of Eq. 4 as an integer number of units: 2^(depth - bits)."""
+    return torch.bitwise_left_shift(torch.ones_like(bits, dtype=torch.int32), depth - bits.to(torch.int32))
+
+
+def rounded_centre(x: Tensor, bits: Tensor, depth: int, bound: float) -> Tensor:
+    """c = Q(theta, S) of the paper, in units: it may leave the interval before it by a step of the S-bit grid."""
+    return _steps(x, bits, bound).to(torch.int32) * radius(bits, depth)
+
+
+def nested_centre(x: Tensor, centre: Tensor, bits: Tensor, new_bits: Tensor, depth: int, bound: float) -> Tensor:
+    """The unit nearest to the parameter, moved only so far that the new interval lies inside the old one.
+
+    In integers: |c' - c| <= r - r' is what [c' - r', c' + r'] inside [c - r, c + r] means. Exact for every number of
+    tasks; where no bit was added r' = r and the centre stays.
+    """
+    slack = radius(bits, depth) - radius(new_bits, depth)
+    nearest = torch.round(x * (2.0**depth / bound)).to(torch.int32)
+    return torch.clamp(nearest, centre - slack, centre + slack)
+
+
+def interval(
+    centre: Tensor, bits: Tensor, depth: int, bound: float, dtype: torch.dtype, *, open_range: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Lower and upper end of Eq. 4. ``open_range`` keeps to the released code's +-bound * (1 - 2^-depth)."""
+    reach = radius(bits, depth)
+    low, high = centre - reach, centre + reach
+    if open_range:
+        edge = 2**depth - 1
+        low, high = low.clamp_(min=-edge), high.clamp_(max=edge)
+    return to_value(low, depth, bound, dtype), to_value(high, depth, bound, dtype)
+
+
+def to_value(units: Tensor, depth: int, bound: float, dtype: torch.dtype) -> Tensor:
+    """Units as numbers. Dividing by 2^depth first is exact, so only the product with the bound can round."""
+    return (units.to(dtype) * 2.0**-depth) * bound
+
+
+def prior_for_budget(fisher: Tensor, share: float, depth: int, rule: str = "appendix") -> tuple[float, float]:
+    """The prior F_0 at which the first task freezes at most ``share`` of the bits, and the share it does freeze.
+
+    ``fisher`` holds the positive entries of F_1, each divided by its tensor's prior scale. An entry freezes at least
+    j bits where F_1 > F_0 * T_j, with T_j = d * 4^(j-1) - 1 and d the denominator of the gain at t = 1. So on sorted
+    entries the bits frozen by any prior are ``depth`` binary searches, and the prior itself is found by bisection.
+    """
+    ordered = fisher.double().sort().values
+    thresholds = _denominator(1, rule) * 4.0 ** torch.arange(depth, dtype=torch.float64, device=fisher.device) - 1
+
+    def frozen(log_prior: float) -> float:
+        not_frozen = torch.searchsorted(ordered, thresholds * 2.0**log_prior, right=True)
+        return 1 - not_frozen.double().mean().item() / len(ordered)
+
+    low = ordered[0].log2().item() - 2 * depth - 2  # everything frozen
+    high = ordered[-1].log2().item() + 1  # nothing frozen that can be left free
+    for _ in range(80):
+        middle = (low + high) / 2
+        if frozen(middle) > share:
+            low = middle
+        else:
+            high = middle
+    return 2.0**high, frozen(high)

@@ -1,0 +1,371 @@
+"""BLIP: after each task freeze as many leading bits of each parameter as the task's data told us about it.
+
+A parameter whose first S bits are frozen may still move, inside an interval of radius bound * 2^-S (bits.py). Training
+on a new task is ordinary training with each step followed by a clamp into that interval. At the end of the task the
+Fisher information of the task's data says how much was learned about each parameter; that many more bits are frozen,
+so the interval shrinks. State lives beside the model, by parameter name; the model itself stays a plain model.
+"""
+
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import bits as bit_math
+from . import fisher as fisher_information
+from .attachment import Attachment, unwrap
+from .bounds import bound_and_prior_scale
+from .consolidation import Consolidation, report_tensor
+from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
+from .rules import Rules
+from .statistics import hold_in_eval, with_running_statistics
+from .tensor_state import TensorState
+
+STATE_FORMAT = 1
+
+
+class BLIP:
+    """Keeps what a model has learned while it goes on learning.
+
+    model: any nn.Module with float32 (or float64) parameters.
+    watch: the part whose parameters are protected, or a list of parts and parameter names; default the whole model.
+    bits: the depth N to which a parameter is resolved, 1 to 23.
+    budget: the share of the bits of parameters in use that the first task may freeze; the prior follows from it.
+    prior: F_0 itself, on the scale of the per-sample Fisher; given, it takes the place of the budget.
+    bound: C in the range +-C / sqrt(fan_in) of a layer's weights.
+    rules: what is frozen around which centre; ``Rules.strict()`` unless the paper's ways are wanted.
+    freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        watch: Watch = None,
+        bits: int = 20,
+        budget: float = 0.1,
+        prior: float | None = None,
+        bound: float = 6.0,
+        rules: Rules | None = None,
+        freeze_statistics: bool = False,
+    ) -> None:
+        _require_settings(bits, budget, prior, bound)
+        self.model = model
+        self.watch = watch if watch is None or isinstance(watch, nn.Module) else list(watch)
+        self.depth, self.budget, self.prior, self.bound = bits, budget, prior, bound
+        self.rules = Rules.strict() if rules is None else rules
+        self.freeze_statistics = freeze_statistics
+        self.tasks = 0
+        self._states: dict[str, TensorState] = {}
+        self._attachments: list[Attachment] = []
+        require_float(self._slots())
+        self._warn_of_statistics()
+
+    # training
+
+    def attach(self, optimizer: Optimizer | Any = None) -> Attachment:
+        """Clamp after each optimizer step. By default after any step of any optimizer on a watched parameter, whenever
+        it was or will be built; with ``optimizer``, after that one's steps only. ``.remove()`` on the result ends it.
+        """
+        self._bind()
+        chosen = None if optimizer is None else self._require_watched(unwrap(optimizer))
+        for attachment in self._attachments:
+            if attachment.active and attachment.optimizer is chosen:
+                return attachment
+        attachment = Attachment(weakref.ref(self), chosen)
+        self._attachments.append(attachment)
+        if self.rules.straight_through:
+            self.clamp_()
+        return attachment
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """Move every watched parameter into its interval. For loops without a torch optimizer, and after weights were
+        restored or averaged; doing it twice changes nothing."""
+        if not self._states:
+            self._bind()
+        for state in self._states.values():
+            state.before_step_()
+            state.after_step_()
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        for state in self._stepped(optimizer):
+            state.before_step_()
+
+    def _after_step(self, optimizer: Optimizer) -> bool:
+        stepped = self._stepped(optimizer)
+        for state in stepped:
+            state.after_step_()
+        return bool(stepped)
+
+    def _stepped(self, optimizer: Optimizer) -> list[TensorState]:
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return [state for state in self._states.values() if id(state.slot.parameter) in held]
+
+    # the end of a task
+
+    def consolidate(
+        self,
+        data: Iterable[Any],
+        forward: Callable[[Any], Any] | None = None,
+        *,
+        labels: str = "sample",
+        samples: int | None = None,
+        targets: Callable[[Any], Any] | None = None,
+        generator: torch.Generator | None = None,
+        outside: str = "raise",
+        progress: Callable[[int, int | None], None] | None = None,
+    ) -> Consolidation:
+        """Measure what the task's data say about each parameter, and freeze as many more bits.
+
+        data, forward, labels, samples, targets, generator: see :func:`bitfreeze.diagonal_fisher`.
+        outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
+        If anything is wrong with the input, model and state stay as they were.
+        """
+        started = time.perf_counter()
+        self._bind()
+        self._require_inside(outside)
+        estimate = fisher_information.estimate(
+            self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
+            generator=generator, progress=progress,
+        )  # fmt: skip
+        prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values)
+        after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
+        reports, histogram = {}, torch.zeros(self.depth + 1, dtype=torch.int64)
+        for name, state in after.items():
+            reports[name], counts = report_tensor(
+                self._states[name], state, estimate.values[name], estimate.rules[name]
+            )
+            histogram += counts
+        self._commit(after, prior)
+        touched = sum(report.touched_entries for report in reports.values())
+        frozen = sum(report.frozen_now for report in reports.values())
+        result = Consolidation(
+            task=self.tasks, tensors=reports, histogram=histogram.tolist(), prior=prior,
+            share=frozen / max(1, touched * self.depth), rules=self.rules, samples=estimate.samples,
+            fisher_seconds=estimate.seconds, seconds=time.perf_counter() - started,
+        )  # fmt: skip
+        _warn_of_exhaustion(result)
+        return result
+
+    def _commit(self, after: dict[str, TensorState], prior: float) -> None:
+        self._states, self.prior = after, prior
+        self.tasks += 1
+        for state in after.values():
+            state.snap_()
+        for attachment in self._attachments:
+            attachment.steps = 0
+        self._hold_statistics()
+
+    def _prior_for_budget(self, fisher: dict[str, Tensor]) -> float:
+        """The prior at which this, the first task, freezes no more than the budget."""
+        # in float64: the smallest entries, divided by a scale, would vanish in float32
+        scaled = torch.cat([fisher[name].double().flatten() / s.prior_scale for name, s in self._states.items()])
+        scaled = scaled[scaled > 0]
+        if not len(scaled):
+            raise ValueError(
+                "every gradient of the log-likelihood is 0, so there is nothing to measure: the model may be saturated "
+                "(use labels='exact', or give a prior) or its output may not depend on the watched part"
+            )
+        prior, share = bit_math.prior_for_budget(scaled, self.budget, self.depth, self.rules.gain)
+        if abs(share - self.budget) > 0.05 * self.budget:
+            warnings.warn(
+                f"the budget of {self.budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3
+            )
+        return prior
+
+    # what is frozen
+
+    def frozen_bits(self) -> dict[str, Tensor]:
+        """How many leading bits of each parameter are frozen."""
+        self._bind()
+        empty = {
+            n: torch.zeros_like(s.slot.parameter, dtype=torch.uint8) for n, s in self._states.items() if s.bits is None
+        }
+        return {n: empty[n] if s.bits is None else s.bits.clone() for n, s in self._states.items()}
+
+    def intervals(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Lower and upper end of the interval of each parameter."""
+        self._bind()
+        ends = {name: (state.slot.parameter.detach(), *state.interval()) for name, state in self._states.items()}
+        return {n: (torch.zeros_like(p) + low, torch.zeros_like(p) + high) for n, (p, low, high) in ends.items()}
+
+    def capacity(self) -> float:
+        """The share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
+        self._bind()
+        frozen = sum(int(s.bits.sum(dtype=torch.int64)) for s in self._states.values() if s.bits is not None)
+        return frozen / sum(s.slot.parameter.numel() * self.depth for s in self._states.values())
+
+    def nbytes(self, cache: bool = False) -> int:
+        """Bytes of state, which do not grow with the number of tasks; with the interval ends cached while training."""
+        return sum(state.nbytes(cache) for state in self._states.values())
+
+    # saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain scalars only, by parameter name."""
+        return {
+            "format": STATE_FORMAT,
+            "settings": self._settings(),
+            "prior": self.prior,
+            "budget": self.budget,
+            "tasks": self.tasks,
+            "tensors": {name: state.state_dict() for name, state in self._states.items()},
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], rename: Mapping[str, str] | Callable[[str], str] | None = None
+    ) -> None:
+        """Take up a saved state. ``rename`` maps saved parameter names to those of this model. Load the model's own
+        weights as usual; parameters that the state does not know start at their own task 1."""
+        if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
+            raise ValueError("this is not a state dict of BLIP: pass what blip.state_dict() returned")
+        mine, theirs = self._settings(), state["settings"]
+        differences = [f"{k}={theirs.get(k)!r} there, {mine[k]!r} here" for k in mine if theirs.get(k) != mine[k]]
+        if differences:
+            raise ValueError(f"the state was saved with other settings ({'; '.join(differences)}): use the same")
+        slots = {slot.name: slot for slot in self._slots()}
+        new_names = _renamed(state["tensors"], rename)
+        _require_same_model(slots, {new_names[name]: saved for name, saved in state["tensors"].items()})
+        self._states = {
+            new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
+            for name, saved in state["tensors"].items()
+        }
+        self.prior, self.budget, self.tasks = state["prior"], state["budget"], state["tasks"]
+        self._hold_statistics()
+
+    def _settings(self) -> dict[str, Any]:
+        return {"bits": self.depth, "bound": self.bound, **asdict(self.rules)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""
+        return {**self.__dict__, "_attachments": [None for a in self._attachments if a.active and a.optimizer is None]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        attached = state["_attachments"]
+        self.__dict__.update({**state, "_attachments": []})
+        if attached:  # to every optimizer: that can be done for a copy too
+            self._attachments = [Attachment(weakref.ref(self), None)]
+
+    # keeping up with the model
+
+    def _slots(self) -> list[Slot]:
+        return find_parameters(self.model, self.watch)
+
+    def _new_state(self, slot: Slot) -> TensorState:
+        bound, scale = bound_and_prior_scale(slot, self.bound, self.depth, self.rules)
+        return TensorState(slot, self.depth, self.rules, bound, scale)
+
+    def _bind(self) -> None:
+        """Find the watched parameters anew: some may have appeared, or belong to another module now."""
+        slots = self._slots()
+        require_float(slots)
+        states = {}
+        for slot in slots:
+            known = self._states.get(slot.name)
+            if known is None:
+                known = self._new_state(slot)
+            elif known.bits is not None and known.bits.shape != slot.parameter.shape:
+                raise ValueError(
+                    f"'{slot.name}' had the shape {list(known.bits.shape)} when it was consolidated and has "
+                    f"{list(slot.parameter.shape)} now: give the new tensor another name"
+                )
+            known.slot = slot
+            states[slot.name] = known
+        self._states = states
+
+    def _hold_statistics(self) -> None:
+        if self.freeze_statistics and self.tasks:
+            for module in with_running_statistics(watched_modules(self.model, self.watch)):
+                hold_in_eval(module)
+
+    def _warn_of_statistics(self) -> None:
+        found = with_running_statistics(watched_modules(self.model, self.watch))
+        if found and not self.freeze_statistics:
+            warnings.warn(
+                f"{len(found)} modules under watch ({type(found[0]).__name__}) keep running statistics, which later "
+                "tasks overwrite whatever is frozen: use freeze_statistics=True to hold them after the first task",
+                stacklevel=3,
+            )
+
+    def _require_watched(self, optimizer: Optimizer) -> Optimizer:
+        if not self._stepped(optimizer):
+            raise ValueError(
+                "the optimizer holds none of the watched parameters: build it from this model's parameters, or "
+                "attach() without one"
+            )
+        return optimizer
+
+    def _require_inside(self, outside: str) -> None:
+        if outside not in ("raise", "mend"):
+            raise ValueError(f"outside={outside!r} is not known: use 'raise' or 'mend'")
+        for name, state in self._states.items():
+            if not torch.isfinite(state.slot.parameter.sum()) and not torch.isfinite(state.slot.parameter).all():
+                raise ValueError(f"'{name}' has NaN or infinite entries: restore the last good weights before going on")
+        found = {name: state.outside() for name, state in self._states.items()}
+        beyond = {name: worst for name, (count, worst) in found.items() if count}
+        if beyond and outside == "raise":
+            name = max(beyond, key=lambda n: beyond[n])
+            raise RuntimeError(
+                f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
+                f"{self._likely_cause()}; or pass outside='mend' to clamp them now"
+            )
+        if beyond:
+            self.clamp_()
+
+    def _likely_cause(self) -> str:
+        active = [attachment for attachment in self._attachments if attachment.active]
+        if not active:
+            return "no optimizer is attached, so call blip.attach() before training (or blip.clamp_() after each step)"
+        if not any(attachment.steps for attachment in active):
+            return "no attached optimizer has made a step since the last task, so attach() to the one that trains"
+        return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
+
+
+def _require_settings(bits: int, budget: float, prior: float | None, bound: float) -> None:
+    if not (isinstance(bits, int) and 1 <= bits <= bit_math.MAX_DEPTH):
+        raise ValueError(f"bits must be a whole number from 1 to {bit_math.MAX_DEPTH}, got {bits!r}")
+    if not 0 < budget < 1:
+        raise ValueError(f"budget must lie between 0 and 1 (a share of the bits), got {budget!r}")
+    if prior is not None and not 0 < prior < float("inf"):
+        raise ValueError(f"prior must be above 0, got {prior!r}")
+    if not 0 < bound < float("inf"):
+        raise ValueError(f"bound must be above 0, got {bound!r}")
+
+
+def _renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:
+    if rename is None:
+        return {name: name for name in names}
+    if isinstance(rename, Mapping):
+        return {name: rename.get(name, name) for name in names}
+    return {name: rename(name) for name in names}
+
+
+def _require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
+    missing = sorted(set(tensors) - set(slots))
+    if missing:
+        raise ValueError(
+            f"the state is of another model: it knows '{missing[0]}', which is not watched here (see rename=)"
+        )
+    for name, saved in tensors.items():
+        if "bits" in saved and saved["bits"].shape != slots[name].parameter.shape:
+            raise ValueError(
+                f"the state is of another model: '{name}' has the shape {list(saved['bits'].shape)} there and "
+                f"{list(slots[name].parameter.shape)} here"
+            )
+
+
+def _warn_of_exhaustion(result: Consolidation) -> None:
+    exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
+    if exhausted:
+        warnings.warn(
+            f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
+            "bits and can learn no more: a smaller budget or a larger prior leaves more",
+            stacklevel=3,
+        )

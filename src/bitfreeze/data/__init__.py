@@ -1,0 +1,5 @@
+"""Data that the package carries."""
+
+from .digits import load_digits
+
+__all__ = ["load_digits"]

@@ -1,0 +1,217 @@
+"""The diagonal Fisher of a model: mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..likelihoods import Likelihood, as_likelihood
+from ..parameters import Slot, Watch, find_parameters, require_float
+from . import memory
+from .batches import map_tensors, split_batch, to_device
+from .fallback import Score, add_by_torch_func, add_one_by_one
+from .labels import draw, require_exact_size, require_kind
+from .plan import Plan, Way, add_by_rules, log_prob_score, make_plan, tapped_layers, zeros
+from .quiet import undisturbed
+from .taps import Taps, tapped
+
+Progress = Callable[[int, int | None], None]
+
+
+@dataclass(frozen=True)
+class FisherEstimate:
+    """The Fisher of each watched parameter, and how it was found."""
+
+    values: dict[str, Tensor]
+    samples: int
+    rules: dict[str, str]  # for each parameter the rule that was used, or the fallback and the reason for it
+    seconds: float
+
+
+def diagonal_fisher(
+    module: nn.Module,
+    data: Iterable[Any],
+    forward: Callable[[Any], Any] | None = None,
+    *,
+    labels: str = "sample",
+    samples: int | None = None,
+    targets: Callable[[Any], Any] | None = None,
+    generator: torch.Generator | None = None,
+    watch: Watch = None,
+) -> dict[str, Tensor]:
+    """The Fisher of each parameter of ``module`` (or of the part ``watch`` of it), by name.
+
+    ``data`` yields batches: of a tuple or list the first element goes to ``forward`` and the second holds the labels,
+    anything else goes whole. ``forward`` (default: the module) returns class logits, an object with ``.logits``, or one
+    of :mod:`bitfreeze.likelihoods`. ``labels`` are drawn from the model (``"sample"``), averaged over
+    (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops early.
+    """
+    return estimate(
+        module, data, forward, labels=labels, samples=samples, targets=targets, generator=generator, watch=watch
+    ).values
+
+
+def estimate(
+    model: nn.Module,
+    data: Iterable[Any],
+    forward: Callable[[Any], Any] | None = None,
+    *,
+    labels: str = "sample",
+    samples: int | None = None,
+    targets: Callable[[Any], Any] | None = None,
+    generator: torch.Generator | None = None,
+    watch: Watch = None,
+    memory_bytes: int = memory.DEFAULT,
+    progress: Progress | None = None,
+) -> FisherEstimate:
+    """As :func:`diagonal_fisher`, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
+    ``progress(done, total)`` is called after each batch, with total None where the data do not tell."""
+    started = time.perf_counter()
+    require_kind(labels)
+    _require_batches(data, samples)
+    slots = find_parameters(model, watch)
+    require_float(slots)
+    run = _Run(slots, forward or model, labels, generator)
+    with undisturbed(model, slots), memory.memory_limit(memory_bytes):
+        run.seed()
+        for batch in data:
+            x, given = split_batch(batch)
+            run.add(x, targets(batch) if targets is not None else given, samples)
+            if progress is not None:
+                progress(run.samples, samples)
+            if samples is not None and run.samples >= samples:
+                break
+    if run.plan is None:
+        raise ValueError("the data hold no samples: give at least one batch (a generator that was used up gives none)")
+    values = {name: total.div_(run.samples) for name, total in run.totals.items()}
+    _require_finite(values)
+    return FisherEstimate(values, run.samples, run.plan.describe(), time.perf_counter() - started)
+
+
+def explain(
+    model: nn.Module, data: Iterable[Any], forward: Callable[[Any], Any] | None = None, *, watch: Watch = None
+) -> dict[str, str]:
+    """Which rule each parameter gets, or which fallback and why, as found out on the first samples of the data."""
+    return estimate(model, data, forward, watch=watch, samples=1).rules
+
+
+class _Run:
+    """The sums so far, and the plan once the first batch has shown which rules hold."""
+
+    def __init__(
+        self, slots: Sequence[Slot], forward: Callable[[Any], Any], labels: str, generator: torch.Generator | None
+    ) -> None:
+        self.slots, self.forward, self.kind, self.generator = slots, forward, labels, generator
+        self.layers = tapped_layers(slots)
+        self.totals = zeros(slots)
+        self.samples = 0
+        self.plan: Plan | None = None
+
+    def seed(self) -> None:
+        """Without a generator of the user's: one that follows from torch's random state, which itself is left alone."""
+        if self.generator is None:
+            self.generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+
+    def add(self, x: Any, given: Any, limit: int | None) -> None:
+        x = to_device(x, self.slots[0].parameter.device)
+        with tapped(self.layers) as taps:
+            likelihood = as_likelihood(self.forward(x))
+        n = likelihood.rows
+        if n == 0:
+            return
+        rows = n if limit is None else min(n, limit - self.samples)
+        labels = self._labels(likelihood, given)
+        if self.plan is None or (self.plan.provisional and n > 1):
+            self.plan = make_plan(
+                self.slots, self.forward, x, likelihood, zeros(self.slots) if self.samples else self.totals
+            )
+        ruled, by_func, one_by_one = self._divide(self.plan, taps, n)
+        scores = self._scores(likelihood)
+        for k, score in enumerate(scores):
+            number = score(likelihood, labels)[:rows].sum()
+            _require_usable(number)
+            if ruled:
+                add_by_rules(self.totals, ruled, taps, number, n, keep=k + 1 < len(scores))
+            if by_func:
+                one_by_one = one_by_one + self._by_torch_func(by_func, x, labels, score, rows, n)
+            if one_by_one:
+                add_one_by_one(self.totals, one_by_one, self.forward, x, labels, score, rows, n, self.plan.separable)
+        self.samples += rows
+
+    def _labels(self, likelihood: Likelihood, given: Any) -> Any:
+        if self.kind == "exact":
+            require_exact_size(likelihood)
+            return None
+        if self.kind == "sample":
+            assert self.generator is not None
+            return draw(likelihood, self.generator)
+        if given is None:
+            raise ValueError(
+                "labels='true' needs labels: give batches of (input, labels), or targets=, which finds them"
+            )
+        return to_device(map_tensors(lambda t: t, given), self.slots[0].parameter.device)
+
+    def _scores(self, likelihood: Likelihood) -> list[Score]:
+        if self.kind != "exact":
+            return [log_prob_score]
+        return [partial(_support_score, k) for k in range(likelihood.support_size)]
+
+    def _divide(self, plan: Plan, taps: Taps, n: int) -> tuple[list[Slot], list[Slot], list[Slot]]:
+        """The plan for this batch: a layer that is called otherwise than in the trial is not left to its rule."""
+        for slot in plan.by_way(self.slots, Way.RULE):
+            if taps.single(slot.owners[0][0], n) is None and taps.calls.get(slot.owners[0][0]):
+                self._demote(plan, slot, "called otherwise in a later batch")
+        for slot in plan.by_way(self.slots, Way.IDLE):
+            if any(taps.calls.get(owner) for owner, _ in slot.owners):
+                self._demote(plan, slot, "first used in a later batch")
+        ruled = [s for s in plan.by_way(self.slots, Way.RULE) if taps.calls.get(s.owners[0][0])]
+        return ruled, plan.by_way(self.slots, Way.TORCH_FUNC), plan.by_way(self.slots, Way.ONE_BY_ONE)
+
+    def _demote(self, plan: Plan, slot: Slot, reason: str) -> None:
+        plan.choose(slot, Way.TORCH_FUNC if plan.separable else Way.ONE_BY_ONE, reason)
+
+    def _by_torch_func(self, slots: list[Slot], x: Any, labels: Any, score: Score, rows: int, n: int) -> list[Slot]:
+        """Add by torch.func; where this batch is beyond it after all, return the parameters that remain to be done."""
+        assert self.plan is not None
+        part = zeros(slots)
+        try:
+            add_by_torch_func(part, slots, self.forward, x, labels, score, rows, n)
+        except Exception as error:  # torch.func raises many kinds; the reason goes into the report
+            for slot in slots:
+                self.plan.choose(slot, Way.ONE_BY_ONE, f"torch.func in a later batch: {error}".splitlines()[0])
+            return slots
+        for slot in slots:
+            self.totals[slot.name] += part[slot.name]
+        return []
+
+
+def _support_score(k: int, likelihood: Likelihood, labels: Any) -> Tensor:
+    return likelihood.support(k)
+
+
+def _require_batches(data: Any, samples: int | None) -> None:
+    if isinstance(data, Tensor | dict | str):
+        raise TypeError(
+            f"data must be an iterable of batches, not a {type(data).__name__}: wrap a single batch in a list"
+        )
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
+
+
+def _require_usable(score: Tensor) -> None:
+    if score.dtype in (torch.float16, torch.bfloat16):
+        raise TypeError("forward returned half precision: leave autocast out of the forward given here")
+    if not torch.isfinite(score):
+        raise ValueError("the log-likelihood is not finite: look for NaN or infinite weights, inputs or labels")
+
+
+def _require_finite(values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        if not torch.isfinite(value.sum()):
+            raise ValueError(
+                f"the Fisher of '{name}' is not finite: look for infinite gradients (a log or division of 0 in forward?)"
+            )

@@ -1,0 +1,108 @@
+"""Per-sample gradients for parameters that no rule covers: torch.func where it works, else one sample at a time.
+
+Both are exact. Both need single samples: where a batch cannot be taken apart, gradients are read off the whole
+batch's graph, row by row.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..likelihoods import Likelihood, as_likelihood
+from ..parameters import Slot
+from .batches import row_tensors, take_rows
+from .memory import row_chunks
+
+Score = Callable[[Likelihood, Any], Tensor]  # one number a sample, from the likelihood and the labels
+
+
+def add_by_torch_func(
+    totals: dict[str, Tensor],
+    slots: Sequence[Slot],
+    forward: Callable[[Any], Any],
+    x: Any,
+    labels: Any,
+    score: Score,
+    rows: int,
+    n: int,
+) -> None:
+    """totals += sum over the first ``rows`` of n samples of the squared gradient, by vmap(grad) in chunks."""
+    parameters = {slot.name: slot.parameter.detach() for slot in slots}
+    inputs, rebuild_input = row_tensors(x, n)
+    targets, rebuild_labels = row_tensors(labels, n)
+
+    def one(values: dict[str, Tensor], input_row: list[Tensor], target_row: list[Tensor]) -> Tensor:
+        x_1 = rebuild_input([t.unsqueeze(0) for t in input_row])
+        y_1 = rebuild_labels([t.unsqueeze(0) for t in target_row])
+        with _replaced(slots, values):
+            return score(as_likelihood(forward(x_1)), y_1).sum()
+
+    per_sample = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
+    row_bytes = 2 * sum(value.numel() * value.element_size() for value in parameters.values())
+    for chunk in row_chunks(rows, row_bytes):
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention cannot be vectorised over samples
+            gradients = per_sample(parameters, [t[chunk] for t in inputs], [t[chunk] for t in targets])
+        for slot in slots:
+            totals[slot.name] += gradients[slot.name].square().sum(0)
+
+
+@contextmanager
+def _replaced(slots: Sequence[Slot], values: dict[str, Tensor]) -> Iterator[None]:
+    """The modules with other tensors in place of their parameters, for the time of one call.
+
+    Not torch.func.functional_call: given a module that is registered in two places, it does not put all back.
+    """
+    originals = [slot.parameter for slot in slots]
+
+    def put(tensors: Iterable[Tensor]) -> None:
+        for slot, tensor in zip(slots, tensors, strict=True):
+            for module, attribute in slot.owners:
+                module._parameters[attribute] = tensor  # type: ignore[assignment]
+
+    put(values[slot.name] for slot in slots)
+    try:
+        yield
+    finally:
+        put(originals)
+
+
+def add_one_by_one(
+    totals: dict[str, Tensor],
+    slots: Sequence[Slot],
+    forward: Callable[[Any], Any],
+    x: Any,
+    labels: Any,
+    score: Score,
+    rows: int,
+    n: int,
+    separable: bool,
+) -> None:
+    """The same, a backward pass for each sample."""
+    parameters = [slot.parameter for slot in slots]
+    for number in _single_scores(forward, x, labels, score, rows, n, separable):
+        for slot, gradient in zip(slots, single_gradients(number, parameters), strict=True):
+            if gradient is not None:
+                totals[slot.name].addcmul_(gradient, gradient)
+
+
+def _single_scores(
+    forward: Callable[[Any], Any], x: Any, labels: Any, score: Score, rows: int, n: int, separable: bool
+) -> Iterator[Tensor]:
+    if separable:
+        for row in range(rows):
+            one = slice(row, row + 1)
+            yield score(as_likelihood(forward(take_rows(x, one, n))), take_rows(labels, one, n)).sum()
+    else:
+        yield from score(as_likelihood(forward(x)), labels)[:rows]
+
+
+def single_gradients(score: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    """The gradient of one number, dense, with None where it does not depend on a parameter."""
+    if not score.requires_grad:
+        return [None] * len(parameters)
+    gradients = torch.autograd.grad(score, parameters, retain_graph=True, allow_unused=True)
+    return [g.to_dense() if g is not None and g.is_sparse else g for g in gradients]

@@ -1,0 +1,26 @@
+"""How much working memory an estimate may use for per-sample gradients."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+DEFAULT = 256 * 2**20
+
+_limit: ContextVar[int] = ContextVar("bytes for per-sample gradients", default=DEFAULT)
+
+
+@contextmanager
+def memory_limit(limit: int) -> Iterator[None]:
+    token = _limit.set(limit)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
+
+
+def row_chunks(rows: int, bytes_per_row: int, ceiling: int | None = None) -> Iterator[slice]:
+    """Slices of as many rows as fit, at least one. ``ceiling``: a tighter limit, for speed."""
+    limit = _limit.get() if ceiling is None else min(ceiling, _limit.get())
+    step = max(1, limit // max(1, bytes_per_row))
+    for start in range(0, rows, step):
+        yield slice(start, min(start + step, rows))

@@ -1,0 +1,237 @@
+"""How each parameter's Fisher is computed, decided by trying it on three samples against autograd, one at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..likelihoods import Likelihood, as_likelihood
+from ..parameters import Slot
+from .batches import take_rows
+from .fallback import add_by_torch_func, single_gradients
+from .labels import draw
+from .registry import Rule, find_rule
+from .taps import Call, Taps, output_gradients, tapped
+
+PROBE_ROWS = 3
+
+
+class Way(Enum):
+    RULE = "rule"
+    IDLE = "not used by forward"
+    TORCH_FUNC = "torch.func"
+    ONE_BY_ONE = "one sample at a time"
+
+
+@dataclass
+class Plan:
+    """The way of each parameter, with the reason in words."""
+
+    ways: dict[str, Way] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    separable: bool = True  # whether a batch can be taken apart into samples
+    provisional: bool = False  # made from a batch of one sample, which shows little
+
+    def choose(self, slot: Slot, way: Way, reason: str) -> None:
+        self.ways[slot.name] = way
+        self.reasons[slot.name] = reason
+
+    def by_way(self, slots: Sequence[Slot], way: Way) -> list[Slot]:
+        return [slot for slot in slots if self.ways[slot.name] is way]
+
+    def describe(self) -> dict[str, str]:
+        plain = (Way.RULE, Way.IDLE)
+        return {
+            name: self.reasons[name] if way in plain else f"{way.value} ({self.reasons[name]})"
+            for name, way in self.ways.items()
+        }
+
+
+def candidate_rule(slot: Slot) -> tuple[Rule | None, str]:
+    """The registered rule for a parameter, unless it has several owners."""
+    if len(slot.owners) > 1:
+        return None, f"shared by {len(slot.owners)} modules"
+    return find_rule(*slot.owners[0])
+
+
+def tapped_layers(slots: Sequence[Slot]) -> list[nn.Module]:
+    layers = {id(slot.owners[0][0]): slot.owners[0][0] for slot in slots if candidate_rule(slot)[0] is not None}
+    return list(layers.values())
+
+
+def add_by_rules(
+    totals: dict[str, Tensor], slots: Sequence[Slot], taps: Taps, score: Tensor, n: int, keep: bool
+) -> None:
+    """totals += sum over samples of the squared gradient of ``score``, each parameter by its layer's rule."""
+    calls = _single_calls(slots, taps, n)
+    deltas = output_gradients(score, list(calls.values()), keep)
+    for slot in slots:
+        add_by_rule(totals[slot.name], slot, calls, dict(zip(calls, deltas, strict=True)))
+
+
+def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, Call]:
+    found = {slot.owners[0][0]: taps.single(slot.owners[0][0], n) for slot in slots}
+    return {layer: call for layer, call in found.items() if call is not None}
+
+
+@torch.no_grad()
+def add_by_rule(
+    total: Tensor, slot: Slot, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
+) -> None:
+    layer = slot.owners[0][0]
+    rule, _ = candidate_rule(slot)
+    delta = deltas[layer]
+    if rule is not None and delta is not None:
+        rule(total, layer, calls[layer].a.detach(), delta)
+
+
+def zeros(slots: Sequence[Slot]) -> dict[str, Tensor]:
+    return {slot.name: torch.zeros_like(slot.parameter, memory_format=torch.contiguous_format) for slot in slots}
+
+
+class Probe:
+    """The first samples of a batch, run once with taps: what autograd says of them is the truth."""
+
+    def __init__(self, slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood) -> None:
+        n = likelihood.rows
+        self.rows = min(PROBE_ROWS, max(1, n - 1))
+        self.labels = draw(likelihood, torch.Generator().manual_seed(0))
+        expected = likelihood.log_prob(self.labels)[: self.rows].detach()
+        self.why_whole = ""
+        try:
+            self.x = take_rows(x, slice(0, self.rows), n)
+            part = take_rows(self.labels, slice(0, self.rows), n)
+            self._run(slots, forward, part)
+            if self.likelihood.rows != self.rows or not _same(self.log_prob.detach(), expected):
+                self.why_whole = "its samples give another output alone than in the batch"
+            else:
+                self.labels = part
+        except Exception as error:  # any failure of the user's forward on fewer samples: then it gets whole batches
+            self.why_whole = f"forward fails on fewer samples: {_first_line(error)}"
+        if self.why_whole:
+            self.x = x
+            self._run(slots, forward, self.labels)
+
+    def _run(self, slots: Sequence[Slot], forward: Callable[[Any], Any], labels: Any) -> None:
+        with tapped(tapped_layers(slots)) as self.taps:
+            self.likelihood = as_likelihood(forward(self.x))
+        self.log_prob = self.likelihood.log_prob(labels)
+
+    def subtract_truth(self, found: dict[str, Tensor], slots: Sequence[Slot]) -> set[str]:
+        """found -= squared gradients by autograd, one sample at a time; returns which parameters have one at all."""
+        reached = set()
+        for number in self.log_prob[: self.rows]:
+            gradients = single_gradients(number, [slot.parameter for slot in slots])
+            for slot, gradient in zip(slots, gradients, strict=True):
+                if gradient is not None:
+                    reached.add(slot.name)
+                    found[slot.name].addcmul_(gradient, gradient, value=-1)
+        return reached
+
+
+def make_plan(
+    slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood, scratch: dict[str, Tensor]
+) -> Plan:
+    """Try each rule, and torch.func for the rest, on the probe; what disagrees with autograd is not used.
+
+    ``scratch`` has a tensor of zeros for each parameter, and has zeros again afterwards: it saves a copy of the model.
+    """
+    probe = Probe(slots, forward, x, likelihood)
+    plan = Plan(separable=not probe.why_whole, provisional=likelihood.rows == 1)
+    _try_rules(plan, slots, probe, scratch)
+    rest = [slot for slot in slots if slot.name not in plan.ways]
+    if rest:
+        _try_torch_func(plan, rest, probe, forward, scratch)
+    return plan
+
+
+def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[str, Tensor]) -> None:
+    """Give each parameter its rule, or find it idle, or leave it without a way but with a reason."""
+    calls = _single_calls(slots, probe.taps, probe.likelihood.rows)
+    score = probe.log_prob[: probe.rows].sum()
+    deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph=True), strict=True))
+    for slot in slots:
+        plan.reasons[slot.name] = _try_rule(scratch[slot.name], slot, probe, calls, deltas)
+    largest = {slot.name: scratch[slot.name].max() for slot in slots}
+    reached = probe.subtract_truth(scratch, slots)
+    if not reached:
+        raise ValueError(
+            "the output of forward does not depend on any watched parameter: check that forward uses the model that is "
+            "watched, and that it is not run under torch.no_grad() or on detached features"
+        )
+    for slot in slots:
+        rule, name = candidate_rule(slot)
+        agrees = _negligible(scratch[slot.name], largest[slot.name])
+        called = any(probe.taps.calls.get(owner) for owner, _ in slot.owners)
+        if slot.name not in reached and not called:
+            plan.choose(slot, Way.IDLE, Way.IDLE.value)
+        elif rule is not None and not plan.reasons[slot.name]:
+            if agrees:
+                plan.choose(slot, Way.RULE, name)
+            else:
+                plan.reasons[slot.name] = f"{name} disagrees with autograd"
+
+
+def _try_rule(
+    total: Tensor, slot: Slot, probe: Probe, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
+) -> str:
+    """Add what the rule finds to ``total``; where there is none to try, say why."""
+    rule, reason = candidate_rule(slot)
+    layer = slot.owners[0][0]
+    times = len(probe.taps.calls.get(layer, []))
+    if rule is None:
+        return reason
+    if times == 0:
+        return "used outside its module"
+    if times > 1:
+        return f"its module is called {times} times"
+    if layer not in calls:
+        return "the first axis of its module's input is not the sample"
+    try:
+        add_by_rule(total, slot, calls, deltas)
+    except Exception as error:  # a rule that cannot take this layout: the reason is reported, the fallback used
+        total.zero_()
+        return f"{reason} failed: {_first_line(error)}"
+    return ""
+
+
+def _try_torch_func(
+    plan: Plan, slots: Sequence[Slot], probe: Probe, forward: Callable[[Any], Any], scratch: dict[str, Tensor]
+) -> None:
+    failure = probe.why_whole
+    if plan.separable:
+        try:
+            add_by_torch_func(scratch, slots, forward, probe.x, probe.labels, log_prob_score, probe.rows, probe.rows)
+        except Exception as error:  # torch.func raises many kinds on what it cannot transform: the reason is reported
+            failure = f"torch.func: {_first_line(error)}"
+    largest = {slot.name: scratch[slot.name].max() for slot in slots}
+    probe.subtract_truth(scratch, slots)
+    for slot in slots:
+        reason = plan.reasons[slot.name]
+        if _negligible(scratch[slot.name], largest[slot.name]) and not failure:
+            plan.choose(slot, Way.TORCH_FUNC, reason)
+        else:
+            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; {failure or 'torch.func disagrees with autograd'}")
+
+
+def log_prob_score(likelihood: Likelihood, labels: Any) -> Tensor:
+    return likelihood.log_prob(labels)
+
+
+def _negligible(difference: Tensor, largest: Tensor) -> bool:
+    """Rounding is far below a thousandth of the largest entry; a wrong layout is far above. Leaves zeros."""
+    small = bool(difference.abs_().max() <= 1e-3 * largest)
+    difference.zero_()
+    return small
+
+
+def _same(found: Tensor, expected: Tensor) -> bool:
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,59 @@
+"""Conditions of an estimate: the whole model in eval mode, gradients on, autocast and compilation off, all put back."""
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..parameters import Slot
+
+
+@contextmanager
+def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
+    """Modes, ``requires_grad`` and random states are afterwards what they were, whatever happens inside."""
+    _require_independent_samples(model)
+    modes = [(module, module.training) for module in model.modules()]
+    parameters = [slot.parameter for slot in slots]
+    learning = [parameter.requires_grad for parameter in parameters]
+    device = parameters[0].device
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - loaders use the old one
+    fast_attention = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if "torch._dynamo" in sys.modules:  # hooks added after a model was compiled do not fire in compiled code
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        try:
+            torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no gradients for its parts
+            model.eval()
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast_attention)
+            for module, mode in modes:
+                module.training = mode
+            for parameter, learns in zip(parameters, learning, strict=True):
+                parameter.requires_grad_(learns)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _require_independent_samples(model: nn.Module) -> None:
+    """Per-sample gradients mean something only where a sample's output does not depend on the rest of its batch."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"'{name}' normalises with the statistics of the batch even in eval mode, so one sample's gradient "
+                "depends on the others: use track_running_stats=True, or GroupNorm"
+            )
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
+            raise ValueError(
+                f"'{name}' scales its gradients by frequency, so they are not those of the likelihood: use "
+                "scale_grad_by_freq=False"
+            )

@@ -1,0 +1,92 @@
+"""Which parameters a model has: their names without wrappers' prefixes, and the modules that own them."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+Watch = nn.Module | str | Iterable[nn.Module | str] | None
+
+
+@dataclass
+class Slot:
+    """A place in the model that holds a parameter. The tensor is looked up anew each time: it may be rebound."""
+
+    name: str  # with wrappers' prefixes stripped: what state is kept under
+    owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # more than one: a tied tensor
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        module, attribute = self.owners[0]
+        parameter = module._parameters[attribute]
+        assert parameter is not None
+        return parameter
+
+
+def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
+    """The watched parameters of a model, tied ones once. ``watch`` is a part of it, or several parts or names."""
+    modules = {id(module) for module in watched_modules(model, watch)}
+    unseen = {part for part in _parts(model, watch) if isinstance(part, str)}
+    names = frozenset(unseen)
+    slots: dict[int, Slot] = {}
+    watched: set[int] = set()
+    for prefix, module in _walk(model):
+        for attribute, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            name = f"{prefix}{attribute}"
+            slot = slots.setdefault(id(parameter), Slot(name))
+            if all(module is not owner for owner, _ in slot.owners):  # a module may be registered in two places
+                slot.owners.append((module, attribute))
+            if id(module) in modules or name in names:
+                watched.add(id(parameter))
+                unseen.discard(name)
+    if unseen:
+        raise ValueError(f"watch names '{min(unseen)}', which the model does not have: see model.named_parameters()")
+    if not watched:
+        raise ValueError("there is nothing to watch: no parameter of the model lies under watch")
+    return [slot for key, slot in slots.items() if key in watched]
+
+
+def watched_modules(model: nn.Module, watch: Watch = None) -> list[nn.Module]:
+    """The modules under ``watch``, each once."""
+    parts = [part for part in _parts(model, watch) if isinstance(part, nn.Module)]
+    found = {id(module): module for part in parts for module in part.modules()}
+    if not found.keys() <= {id(module) for module in model.modules()}:
+        raise ValueError("watch is not part of the model: pass a submodule of it, such as model.backbone")
+    return list(found.values())
+
+
+def _parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
+    parts: list[nn.Module | str] = []
+    if watch is None or isinstance(watch, nn.Module | str):
+        parts.append(model if watch is None else watch)
+    else:
+        parts.extend(watch)
+    if not all(isinstance(part, nn.Module | str) for part in parts):
+        raise TypeError("watch must be a part of the model (nn.Module), or a list of parts and parameter names")
+    return parts
+
+
+def _walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
+    yield prefix, module
+    for name, child in module.named_children():
+        yield from _walk(child, prefix if _is_wrapper(module, name) else f"{prefix}{name}.")
+
+
+def _is_wrapper(module: nn.Module, child_name: str) -> bool:
+    """torch.compile keeps what it wraps as ``_orig_mod``, (Distributed)DataParallel as ``module``."""
+    parallel = isinstance(module, DataParallel | DistributedDataParallel)
+    return child_name == "_orig_mod" or (child_name == "module" and parallel)
+
+
+def require_float(slots: Iterable[Slot]) -> None:
+    """Half precision has fewer significant bits than a 20-bit grid needs."""
+    for slot in slots:
+        if slot.parameter.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"'{slot.name}' is {str(slot.parameter.dtype).removeprefix('torch.')}, which cannot hold the bits to "
+                "be frozen: keep float32 master weights (model.float(), and autocast for speed)"
+            )

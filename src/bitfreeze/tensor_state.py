@@ -1,0 +1,139 @@
+"""What BLIP knows of one parameter tensor: 9 bytes an entry, and while training 8 more for the ends of its interval."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import bits as b
+from .parameters import Slot, require_float
+from .rules import Rules
+
+
+@dataclass
+class TensorState:
+    """Frozen bits, centres and accumulated Fisher of a tensor. No tensors are held before its first task ends."""
+
+    slot: Slot
+    depth: int
+    rules: Rules
+    bound: float
+    prior_scale: float
+    tasks: int = 0
+    bits: Tensor | None = None  # uint8: how many leading bits are frozen
+    centre: Tensor | None = None  # int32, in units of bound * 2^-depth
+    fisher: Tensor | None = None  # float32: F_{0:t}
+    residual: Tensor | None = None  # straight-through only: what rounding took from the parameter
+    ends: tuple[Tensor, Tensor] | None = None  # cache of the interval
+
+    # training: stay inside the interval
+
+    @torch.no_grad()
+    def before_step_(self) -> None:
+        """Straight-through: the parameter holds Q(theta, N) for the passes; give it theta back for the step."""
+        if self.residual is not None:
+            self.slot.parameter.add_(self.residual.to(self.slot.parameter.device))
+            self.residual = None
+
+    @torch.no_grad()
+    def after_step_(self) -> None:
+        """Eq. 4: back into the interval."""
+        parameter = self.slot.parameter
+        low, high = self.interval()
+        parameter.clamp_(low, high)
+        if self.rules.straight_through:
+            rounded = b.quantize(parameter, self.depth, self.bound)
+            self.residual = parameter - rounded
+            parameter.copy_(rounded)
+
+    def interval(self) -> tuple[Any, Any]:
+        """The ends of the interval: two numbers before the first task has ended, then two tensors, cached."""
+        parameter = self.slot.parameter
+        if self.bits is None or self.centre is None:
+            edge = self.bound * (1 - 2.0**-self.depth) if self._open_range else self.bound
+            return -edge, edge
+        stale = self.ends is None or self.ends[0].device != parameter.device or self.ends[0].dtype != parameter.dtype
+        if stale:
+            require_float([self.slot])
+            self._follow(parameter.device)
+            low, high = b.interval(
+                self.centre, self.bits, self.depth, self.bound, parameter.dtype, open_range=self._open_range
+            )
+            if low.stride() != parameter.stride():  # clamping is fast only where all three are laid out alike
+                low, high = torch.empty_like(parameter).copy_(low), torch.empty_like(parameter).copy_(high)
+            self.ends = low.detach(), high.detach()
+        assert self.ends is not None
+        return self.ends
+
+    @property
+    def _open_range(self) -> bool:
+        return self.rules.centre != "nested"
+
+    def _follow(self, device: torch.device) -> None:
+        """State lives where the parameter lives."""
+        for name in ("bits", "centre", "fisher", "residual"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                setattr(self, name, tensor.to(device))
+
+    def theta(self) -> Tensor:
+        """The parameter itself, where straight-through training keeps it apart from its rounded value."""
+        parameter = self.slot.parameter.detach()
+        return parameter if self.residual is None else parameter + self.residual.to(parameter.device)
+
+    def outside(self) -> tuple[int, float]:
+        """How many entries lie outside their interval, and by how much at most."""
+        low, high = self.interval()
+        theta = self.theta()
+        distance = torch.maximum(low - theta, theta - high)
+        count = int((distance > 0).sum())
+        return count, distance.max().item() if count else 0.0
+
+    # the end of a task: freeze more
+
+    @torch.no_grad()
+    def after_task(self, new_fisher: Tensor, prior: float) -> "TensorState":
+        """The state once this task's Fisher is known. Nothing is changed in place: the old state still holds."""
+        theta, rules, task = self.theta(), self.rules, self.tasks + 1
+        self._follow(theta.device)
+        bits = torch.zeros_like(theta, dtype=torch.uint8) if self.bits is None else self.bits
+        centre = torch.zeros_like(theta, dtype=torch.int32) if self.centre is None else self.centre
+        old = self.fisher
+        if old is None:  # a prior below what float32 can hold would be a division by 0
+            first = max(prior * self.prior_scale, torch.finfo(torch.float32).tiny)
+            old = torch.full((), first, dtype=torch.float32, device=theta.device)
+        gain = b.information_gain(new_fisher, old, task, rules.gain)
+        new_bits = bits + b.extra_bits(gain, bits, self.depth)
+        if rules.centre == "nested":
+            centre = b.nested_centre(theta, centre, bits, new_bits, self.depth, self.bound)
+        else:
+            counted = bits if rules.centre == "rounded_before" else new_bits
+            centre = b.rounded_centre(theta, counted, self.depth, self.bound)
+        fisher = b.accumulate_fisher(new_fisher, old, task, rules.fisher).float()
+        return replace(self, tasks=task, bits=new_bits, centre=centre, fisher=fisher, ends=None)
+
+    @torch.no_grad()
+    def snap_(self) -> None:
+        """The released code's last step: the parameter becomes its centre, Q(theta, S)."""
+        if self.rules.snap and self.centre is not None:
+            parameter = self.slot.parameter
+            parameter.copy_(b.to_value(self.centre, self.depth, self.bound, parameter.dtype))
+
+    # accounting and saving
+
+    def nbytes(self, cache: bool) -> int:
+        held = [self.bits, self.centre, self.fisher, self.residual, *((self.ends or ()) if cache else ())]
+        return sum(t.numel() * t.element_size() for t in held if t is not None)
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("bound", "prior_scale", "tasks", "bits", "centre", "fisher", "residual")
+        values = {name: getattr(self, name) for name in names}
+        return {name: v.clone() if isinstance(v, Tensor) else v for name, v in values.items() if v is not None}
+
+    def loaded(self, saved: dict[str, Any]) -> "TensorState":
+        """This tensor's state with what was saved of it, copied to where the parameter lives."""
+        device = self.slot.parameter.device
+        empty: dict[str, Any] = {"bits": None, "centre": None, "fisher": None, "residual": None, "ends": None}
+        values = {k: v.to(device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()}
+        return replace(self, **{**empty, **values})
