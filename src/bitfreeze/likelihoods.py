@@ -64,7 +64,7 @@ class Categorical(Likelihood):
         """The first class at which the cumulated probability passes the noise."""
         below = self.log_p.detach().double().exp().cumsum(-1)
         # the last entry may be 1 - rounding: scaling the noise by it keeps every draw inside the classes
-        return (noise.unsqueeze(-1) * below[..., -1:] >= below).sum(-1).clamp_(max=below.shape[-1] - 1)
+        return (noise.to(below.device).unsqueeze(-1) * below[..., -1:] >= below).sum(-1).clamp_(max=below.shape[-1] - 1)
 
     def log_prob(self, labels: Tensor) -> Tensor:
         if labels.shape != self.log_p.shape[:-1]:
@@ -99,7 +99,8 @@ class Bernoulli(Likelihood):
         self.support_size = logits[0].numel()
 
     def sample(self, noise: Tensor) -> Tensor:
-        return (noise < torch.sigmoid(self.logits.detach().double())).to(self.logits.dtype)
+        p = torch.sigmoid(self.logits.detach().double())
+        return (noise.to(p.device) < p).to(self.logits.dtype)
 
     def log_prob(self, labels: Tensor) -> Tensor:
         targets = labels.to(self.logits.dtype).reshape(self.logits.shape)
@@ -128,7 +129,7 @@ class Gaussian(Likelihood):
 
     def sample(self, noise: Tensor) -> Tensor:
         # uniform noise can be 0, where the normal quantile is -inf
-        normal = torch.special.ndtri(noise.clamp(min=2.0**-54))
+        normal: Tensor = torch.special.ndtri(noise.to(self.mean.device).clamp(min=2.0**-54))
         return (self.mean.detach() + self.scale.detach() * normal).to(self.mean.dtype)
 
     def log_prob(self, labels: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot, Watch, find_parameters, require_float
 from . import memory
-from .batches import map_tensors, split_batch, to_device
-from .fallback import Score, add_by_torch_func, add_one_by_one
+from .batches import split_batch, to_device
+from .fallback import Score, add_by_torch_func, add_one_by_one, single_gradients
 from .labels import draw, require_exact_size, require_kind
 from .plan import Plan, Way, add_by_rules, log_prob_score, make_plan, tapped_layers, zeros
 from .quiet import undisturbed
@@ -129,11 +129,11 @@ class _Run:
             self.plan = make_plan(
                 self.slots, self.forward, x, likelihood, zeros(self.slots) if self.samples else self.totals
             )
-        ruled, by_func, one_by_one = self._divide(self.plan, taps, n)
         scores = self._scores(likelihood)
         for k, score in enumerate(scores):
             number = score(likelihood, labels)[:rows].sum()
             _require_usable(number)
+            ruled, by_func, one_by_one = self._divide(self.plan, taps, number, n)
             if ruled:
                 add_by_rules(self.totals, ruled, taps, number, n, keep=k + 1 < len(scores))
             if by_func:
@@ -153,22 +153,28 @@ class _Run:
             raise ValueError(
                 "labels='true' needs labels: give batches of (input, labels), or targets=, which finds them"
             )
-        return to_device(map_tensors(lambda t: t, given), self.slots[0].parameter.device)
+        return to_device(given, self.slots[0].parameter.device)
 
     def _scores(self, likelihood: Likelihood) -> list[Score]:
         if self.kind != "exact":
             return [log_prob_score]
         return [partial(_support_score, k) for k in range(likelihood.support_size)]
 
-    def _divide(self, plan: Plan, taps: Taps, n: int) -> tuple[list[Slot], list[Slot], list[Slot]]:
-        """The plan for this batch: a layer that is called otherwise than in the trial is not left to its rule."""
+    def _divide(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> tuple[list[Slot], list[Slot], list[Slot]]:
+        """The plan for this batch: what is used otherwise than in the trial is not left to its rule."""
+        ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
         for slot in plan.by_way(self.slots, Way.RULE):
-            if taps.single(slot.owners[0][0], n) is None and taps.calls.get(slot.owners[0][0]):
+            layer = slot.owners[0][0]
+            if taps.single(layer, n) is not None:
+                ruled.append(slot)
+            elif taps.calls.get(layer):
                 self._demote(plan, slot, "called otherwise in a later batch")
-        for slot in plan.by_way(self.slots, Way.IDLE):
-            if any(taps.calls.get(owner) for owner, _ in slot.owners):
+            else:
+                idle.append(slot)
+        # a parameter that the score does not depend on costs next to nothing to ask for
+        for slot, gradient in zip(idle, single_gradients(score, [slot.parameter for slot in idle]), strict=True):
+            if gradient is not None:
                 self._demote(plan, slot, "first used in a later batch")
-        ruled = [s for s in plan.by_way(self.slots, Way.RULE) if taps.calls.get(s.owners[0][0])]
         return ruled, plan.by_way(self.slots, Way.TORCH_FUNC), plan.by_way(self.slots, Way.ONE_BY_ONE)
 
     def _demote(self, plan: Plan, slot: Slot, reason: str) -> None:
@@ -213,5 +219,5 @@ def _require_finite(values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         if not torch.isfinite(value.sum()):
             raise ValueError(
-                f"the Fisher of '{name}' is not finite: look for infinite gradients (a log or division of 0 in forward?)"
+                f"the Fisher of '{name}' is not finite: look for infinite gradients (a log or division of 0?)"
             )

@@ -102,7 +102,7 @@ def _single_scores(
 
 def single_gradients(score: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
     """The gradient of one number, dense, with None where it does not depend on a parameter."""
-    if not score.requires_grad:
+    if not parameters or not score.requires_grad:
         return [None] * len(parameters)
     gradients = torch.autograd.grad(score, parameters, retain_graph=True, allow_unused=True)
     return [g.to_dense() if g is not None and g.is_sparse else g for g in gradients]

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..likelihoods import Likelihood
 
@@ -13,19 +12,13 @@ EXACT_LIMIT = 4096  # backward passes a batch
 
 def draw(likelihood: Likelihood, generator: torch.Generator) -> Any:
     """Labels drawn from the model. A sample's draw depends on its place in the data, not on the batch size."""
-    return likelihood.sample(_uniform(likelihood.noise_shape, generator, _device(likelihood)))
+    return likelihood.sample(_uniform(likelihood.noise_shape, generator))
 
 
-def _uniform(shape: Any, generator: torch.Generator, device: torch.device) -> Any:
+def _uniform(shape: Any, generator: torch.Generator) -> Any:
     if isinstance(shape, torch.Size):
-        return torch.rand(shape, dtype=torch.float64, generator=generator, device=generator.device).to(device)
-    return tuple(_uniform(part, generator, device) for part in shape)
-
-
-def _device(likelihood: Likelihood) -> torch.device:
-    """Of the first tensor that the likelihood, or its first part, holds."""
-    parts = getattr(likelihood, "parts", None)
-    return _device(parts[0]) if parts else next(v.device for v in vars(likelihood).values() if isinstance(v, Tensor))
+        return torch.rand(shape, dtype=torch.float64, generator=generator, device=generator.device)
+    return tuple(_uniform(part, generator) for part in shape)
 
 
 def require_kind(kind: str) -> None:

@@ -165,7 +165,7 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
     for slot in slots:
         rule, name = candidate_rule(slot)
         agrees = _negligible(scratch[slot.name], largest[slot.name])
-        called = any(probe.taps.calls.get(owner) for owner, _ in slot.owners)
+        called = probe.taps.calls.get(slot.owners[0][0])
         if slot.name not in reached and not called:
             plan.choose(slot, Way.IDLE, Way.IDLE.value)
         elif rule is not None and not plan.reasons[slot.name]:
