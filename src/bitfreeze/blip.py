@@ -22,6 +22,8 @@ from . import fisher as fisher_information
 from .attachment import Attachment, unwrap
 from .bounds import bound_and_prior_scale
 from .consolidation import Consolidation, report_tensor
+from .fisher.estimate import Progress
+from .fisher.memory import DEFAULT as DEFAULT_MEMORY
 from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
 from .rules import Rules
 from .statistics import hold_in_eval, with_running_statistics
@@ -58,7 +60,9 @@ class BLIP:
         _require_settings(bits, budget, prior, bound)
         self.model = model
         self.watch = watch if watch is None or isinstance(watch, nn.Module) else list(watch)
-        self.depth, self.budget, self.prior, self.bound = bits, budget, prior, bound
+        self.depth, self.budget, self.bound = bits, budget, bound
+        self.given_prior = prior
+        self.prior = prior  # the one in force: given, or solved for at the first consolidate
         self.rules = Rules.strict() if rules is None else rules
         self.freeze_statistics = freeze_statistics
         self.tasks = 0
@@ -120,11 +124,13 @@ class BLIP:
         targets: Callable[[Any], Any] | None = None,
         generator: torch.Generator | None = None,
         outside: str = "raise",
-        progress: Callable[[int, int | None], None] | None = None,
+        memory_bytes: int = DEFAULT_MEMORY,
+        progress: Progress | None = None,
     ) -> Consolidation:
         """Measure what the task's data say about each parameter, and freeze as many more bits.
 
         data, forward, labels, samples, targets, generator: see :func:`bitfreeze.diagonal_fisher`.
+        memory_bytes, progress: see :func:`bitfreeze.fisher.estimate`.
         outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
         If anything is wrong with the input, model and state stay as they were.
         """
@@ -133,7 +139,7 @@ class BLIP:
         self._require_inside(outside)
         estimate = fisher_information.estimate(
             self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
-            generator=generator, progress=progress,
+            generator=generator, memory_bytes=memory_bytes, progress=progress,
         )  # fmt: skip
         prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values)
         after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
@@ -214,7 +220,6 @@ class BLIP:
             "format": STATE_FORMAT,
             "settings": self._settings(),
             "prior": self.prior,
-            "budget": self.budget,
             "tasks": self.tasks,
             "tensors": {name: state.state_dict() for name, state in self._states.items()},
         }
@@ -227,7 +232,8 @@ class BLIP:
         if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
             raise ValueError("this is not a state dict of BLIP: pass what blip.state_dict() returned")
         mine, theirs = self._settings(), state["settings"]
-        differences = [f"{k}={theirs.get(k)!r} there, {mine[k]!r} here" for k in mine if theirs.get(k) != mine[k]]
+        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
             raise ValueError(f"the state was saved with other settings ({'; '.join(differences)}): use the same")
         slots = {slot.name: slot for slot in self._slots()}
@@ -237,11 +243,12 @@ class BLIP:
             new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
             for name, saved in state["tensors"].items()
         }
-        self.prior, self.budget, self.tasks = state["prior"], state["budget"], state["tasks"]
+        self.prior, self.tasks = state["prior"], state["tasks"]
         self._hold_statistics()
 
     def _settings(self) -> dict[str, Any]:
-        return {"bits": self.depth, "bound": self.bound, **asdict(self.rules)}
+        measure = {"budget": self.budget} if self.given_prior is None else {"prior": self.given_prior}
+        return {"bits": self.depth, "bound": self.bound, **measure, **asdict(self.rules)}
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""

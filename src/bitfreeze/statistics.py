@@ -1,7 +1,6 @@
 """Running statistics (BatchNorm and the like) are not parameters, so nothing that is frozen protects them."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import nn
 
@@ -11,11 +10,18 @@ def with_running_statistics(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def hold_in_eval(module: nn.Module) -> None:
-    """Keep a module in eval mode whatever ``model.train()`` says: before each call it is put back."""
-    module.eval()
-    if _put_in_eval not in module._forward_pre_hooks.values():
-        module.register_forward_pre_hook(_put_in_eval)
+    """Keep a module in eval mode whatever ``model.train()`` says."""
+    if not isinstance(vars(module).get("train"), _EvalOnly):
+        # an attribute of this one module; not a forward hook, which compiled code would not see
+        module.train = _EvalOnly(module)  # type: ignore[method-assign]
+    module.train()
 
 
-def _put_in_eval(module: nn.Module, _: Any) -> None:
-    module.training = False
+class _EvalOnly:
+    """Takes the place of a module's ``train``. An object, not a closure, so that modules can be copied and pickled."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, mode: bool = True) -> nn.Module:
+        return nn.Module.train(self.module, False)

@@ -1,0 +1,23 @@
+"""The README's code runs as it is written."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bitfreeze import BLIP
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def test_code_blocks_run_in_order_and_print_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    blip = names["blip"]
+    assert isinstance(blip, BLIP)
+    assert blip.tasks == 5
+    assert 0 < blip.capacity() < 1
+    assert "task 5:" in capsys.readouterr().out
