@@ -166,7 +166,7 @@ def rms_norm_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None
 def embedding_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
     """A token's gradient sums delta over the places where the sample holds it: sum by (sample, token) first."""
     sample = torch.arange(len(a), device=a.device).unsqueeze(1)
-    keys, place = torch.unique(sample * layer.num_embeddings + a.flatten(1), return_inverse=True)
+    keys, place = torch.unique(sample * layer.num_embeddings + a.reshape(len(a), -1), return_inverse=True)
     sums = delta.new_zeros(len(keys), layer.embedding_dim)
     sums.index_add_(0, place.flatten(), delta.reshape(-1, layer.embedding_dim))
     token = keys % layer.num_embeddings
