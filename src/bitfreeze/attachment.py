@@ -13,24 +13,25 @@ class Clamper(Protocol):
 
 
 class Attachment:
-    """A clamp after the steps of one optimizer, or of all (``optimizer`` None). Ends with ``remove()``, or with the
-    object that clamps, which is not kept alive by it."""
+    """A clamp after the steps of one optimizer, or of all (``optimizer`` None). It ends with ``remove()``, or when the
+    object that clamps is gone: it does not keep that alive."""
 
-    def __init__(self, clamper: "weakref.ref[Any]", optimizer: Optimizer | None) -> None:
+    def __init__(self, clamper: Any, optimizer: Optimizer | None) -> None:
         self.optimizer = optimizer
         self.steps = 0  # that moved a watched parameter, since the last consolidate
         self.active = True
-        self._clamper: weakref.ref[Clamper] = clamper
+        self._clamper: weakref.ref[Clamper] = weakref.ref(clamper)
+        self._handles: tuple[Any, ...] = ()
         if optimizer is None:
-            before = register_optimizer_step_pre_hook(self._before)
-            after = register_optimizer_step_post_hook(self._after)
+            _to_every_optimizer(self)
         else:
             before = optimizer.register_step_pre_hook(self._before)
             after = optimizer.register_step_post_hook(self._after)
-        self._handles = (before, after)
+            self._handles = before, after
 
     def remove(self) -> None:
         self.active = False
+        _everywhere.discard(self)
         for handle in self._handles:
             handle.remove()
 
@@ -47,10 +48,33 @@ class Attachment:
 
     def _after(self, optimizer: Optimizer, *_: object) -> None:
         clamper = self._clamper()
-        if clamper is None:
-            self.remove()
-            return
-        self.steps += clamper._after_step(optimizer)
+        if clamper is not None:
+            self.steps += clamper._after_step(optimizer)
+
+
+# One pair of global hooks serves all attachments and is never taken away: a hook that goes while torch walks through
+# its hooks (say because the garbage collector ran just then) would break the optimizer's step.
+_everywhere: "weakref.WeakSet[Attachment]" = weakref.WeakSet()
+_hooked = False
+
+
+def _to_every_optimizer(attachment: Attachment) -> None:
+    global _hooked
+    _everywhere.add(attachment)
+    if not _hooked:
+        register_optimizer_step_pre_hook(_before_any_step)
+        register_optimizer_step_post_hook(_after_any_step)
+        _hooked = True
+
+
+def _before_any_step(optimizer: Optimizer, *_: object) -> None:
+    for attachment in tuple(_everywhere):
+        attachment._before(optimizer)
+
+
+def _after_any_step(optimizer: Optimizer, *_: object) -> None:
+    for attachment in tuple(_everywhere):
+        attachment._after(optimizer)
 
 
 def unwrap(optimizer: Any) -> Optimizer:

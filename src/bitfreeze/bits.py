@@ -9,6 +9,8 @@ is then exact in float32 (depth <= 23), and so is the statement that one interva
 Everything here is a pure function of tensors; no function knows of modules, optimizers or tasks beyond a number.
 """
 
+from math import log
+
 import torch
 from torch import Tensor
 
@@ -42,7 +44,14 @@ def information_gain(new: Tensor, old: Tensor, task: int, rule: str = "appendix"
     ``rule="appendix"``: what the published results used, 1/2 log2((t F + F_t) / ((t + 1) F)); it is positive only
     where the task tells more about the parameter than the tasks before it did on average.
     """
-    return 0.5 * torch.log2((task * old + new) / (_denominator(task, rule) * old))
+    # the ratio minus 1, so that no gain is lost to rounding however small: (d F + x) / (d F) = 1 + x / (d F)
+    excess = new - old if rule == "appendix" else new
+    return 0.5 * _log2_of_1_plus(excess / (_denominator(task, rule) * old))
+
+
+def _log2_of_1_plus(x: Tensor) -> Tensor:
+    """Exact in sign near 0, where log2(1 + x) rounds to 0; and at powers of two, where log1p(x) / ln 2 does not."""
+    return torch.where(x.abs() < 0.5, torch.log1p(x) / log(2), torch.log2(1 + x))
 
 
 def _denominator(task: int, rule: str) -> int:
@@ -112,16 +121,17 @@ def prior_for_budget(fisher: Tensor, share: float, depth: int, rule: str = "appe
     ordered = fisher.double().sort().values
     thresholds = _denominator(1, rule) * 4.0 ** torch.arange(depth, dtype=torch.float64, device=fisher.device) - 1
 
-    def frozen(log_prior: float) -> float:
-        not_frozen = torch.searchsorted(ordered, thresholds * 2.0**log_prior, right=True)
-        return 1 - not_frozen.double().mean().item() / len(ordered)
+    total = depth * len(ordered)
+
+    def frozen(log_prior: float) -> int:
+        return total - int(torch.searchsorted(ordered, thresholds * 2.0**log_prior, right=True).sum())
 
     low = ordered[0].log2().item() - 2 * depth - 2  # everything frozen
     high = ordered[-1].log2().item() + 1  # nothing frozen that can be left free
     for _ in range(80):
         middle = (low + high) / 2
-        if frozen(middle) > share:
+        if frozen(middle) > share * total * (1 + 1e-12):
             low = middle
         else:
             high = middle
-    return 2.0**high, frozen(high)
+    return 2.0**high, frozen(high) / total

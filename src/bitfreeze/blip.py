@@ -8,7 +8,6 @@ so the interval shrinks. State lives beside the model, by parameter name; the mo
 
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -82,7 +81,7 @@ class BLIP:
         for attachment in self._attachments:
             if attachment.active and attachment.optimizer is chosen:
                 return attachment
-        attachment = Attachment(weakref.ref(self), chosen)
+        attachment = Attachment(self, chosen)
         self._attachments.append(attachment)
         if self.rules.straight_through:
             self.clamp_()
@@ -190,23 +189,17 @@ class BLIP:
 
     def frozen_bits(self) -> dict[str, Tensor]:
         """How many leading bits of each parameter are frozen."""
-        self._bind()
-        empty = {
-            n: torch.zeros_like(s.slot.parameter, dtype=torch.uint8) for n, s in self._states.items() if s.bits is None
-        }
-        return {n: empty[n] if s.bits is None else s.bits.clone() for n, s in self._states.items()}
+        return {name: state.frozen_bits() for name, state in self._current().items()}
 
     def intervals(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Lower and upper end of the interval of each parameter."""
-        self._bind()
-        ends = {name: (state.slot.parameter.detach(), *state.interval()) for name, state in self._states.items()}
+        ends = {name: (state.slot.parameter.detach(), *state.interval()) for name, state in self._current().items()}
         return {n: (torch.zeros_like(p) + low, torch.zeros_like(p) + high) for n, (p, low, high) in ends.items()}
 
     def capacity(self) -> float:
         """The share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
-        self._bind()
-        frozen = sum(int(s.bits.sum(dtype=torch.int64)) for s in self._states.values() if s.bits is not None)
-        return frozen / sum(s.slot.parameter.numel() * self.depth for s in self._states.values())
+        bits = self.frozen_bits().values()
+        return sum(int(b.sum(dtype=torch.int64)) for b in bits) / (self.depth * sum(b.numel() for b in bits))
 
     def nbytes(self, cache: bool = False) -> int:
         """Bytes of state, which do not grow with the number of tasks; with the interval ends cached while training."""
@@ -258,7 +251,7 @@ class BLIP:
         attached = state["_attachments"]
         self.__dict__.update({**state, "_attachments": []})
         if attached:  # to every optimizer: that can be done for a copy too
-            self._attachments = [Attachment(weakref.ref(self), None)]
+            self._attachments = [Attachment(self, None)]
 
     # keeping up with the model
 
@@ -270,22 +263,23 @@ class BLIP:
         return TensorState(slot, self.depth, self.rules, bound, scale)
 
     def _bind(self) -> None:
-        """Find the watched parameters anew: some may have appeared, or belong to another module now."""
-        slots = self._slots()
-        require_float(slots)
+        """Take note of the watched parameters as they are now; from here on their bounds are fixed."""
+        require_float(self._slots())
+        self._states = self._current()
+
+    def _current(self) -> dict[str, TensorState]:
+        """The states of the watched parameters: some may have appeared, or belong to another module now."""
         states = {}
-        for slot in slots:
-            known = self._states.get(slot.name)
-            if known is None:
-                known = self._new_state(slot)
-            elif known.bits is not None and known.bits.shape != slot.parameter.shape:
+        for slot in self._slots():
+            known = self._states.get(slot.name) or self._new_state(slot)
+            if known.bits is not None and known.bits.shape != slot.parameter.shape:
                 raise ValueError(
                     f"'{slot.name}' had the shape {list(known.bits.shape)} when it was consolidated and has "
                     f"{list(slot.parameter.shape)} now: give the new tensor another name"
                 )
             known.slot = slot
             states[slot.name] = known
-        self._states = states
+        return states
 
     def _hold_statistics(self) -> None:
         if self.freeze_statistics and self.tasks:

@@ -38,7 +38,8 @@ class TensorState:
 
     @torch.no_grad()
     def after_step_(self) -> None:
-        """Eq. 4: back into the interval."""
+        """Eq. 4: back into the interval. Doing it twice changes nothing."""
+        self.before_step_()
         parameter = self.slot.parameter
         low, high = self.interval()
         parameter.clamp_(low, high)
@@ -115,12 +116,18 @@ class TensorState:
 
     @torch.no_grad()
     def snap_(self) -> None:
-        """The released code's last step: the parameter becomes its centre, Q(theta, S)."""
+        """The released code's last step: the parameter becomes its centre, Q(theta, S), within the open range."""
         if self.rules.snap and self.centre is not None:
             parameter = self.slot.parameter
             parameter.copy_(b.to_value(self.centre, self.depth, self.bound, parameter.dtype))
+            self.after_step_()
 
     # accounting and saving
+
+    def frozen_bits(self) -> Tensor:
+        if self.bits is None:
+            return torch.zeros_like(self.slot.parameter, dtype=torch.uint8, requires_grad=False)
+        return self.bits.clone()
 
     def nbytes(self, cache: bool) -> int:
         held = [self.bits, self.centre, self.fisher, self.residual, *((self.ends or ()) if cache else ())]

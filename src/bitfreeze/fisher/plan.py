@@ -67,9 +67,9 @@ def add_by_rules(
 ) -> None:
     """totals += sum over samples of the squared gradient of ``score``, each parameter by its layer's rule."""
     calls = _single_calls(slots, taps, n)
-    deltas = output_gradients(score, list(calls.values()), keep)
+    deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep), strict=True))
     for slot in slots:
-        add_by_rule(totals[slot.name], slot, calls, dict(zip(calls, deltas, strict=True)))
+        add_by_rule(totals[slot.name], slot, calls, deltas)
 
 
 def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, Call]:
