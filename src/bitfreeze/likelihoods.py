@@ -5,6 +5,7 @@ The Fisher information is the mean over samples of the squared gradient of log p
 * ``sample(noise)``: labels drawn from the model itself, a pure function of uniform noise of shape ``noise_shape``, so
   that a draw does not depend on how samples are batched;
 * ``log_prob(labels)``: log p(y|x) of each sample, summed over the sample's positions and outputs;
+* ``unlikely()``: labels against the model's expectation, for trying out rules;
 * ``support(k)`` for k < ``support_size``: scores whose squared gradients add up to the expectation over all labels.
 
 The first axis of every tensor is the sample (n); class scores lie on the last (c).
@@ -12,6 +13,7 @@ The first axis of every tensor is the sample (n); class scores lie on the last (
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -33,6 +35,10 @@ class Likelihood(ABC):
     @abstractmethod
     def log_prob(self, labels: Any) -> Tensor:
         """log p(y|x), one number a sample; gradients flow to the network."""
+
+    @abstractmethod
+    def unlikely(self) -> Any:
+        """Labels that the model does not expect: with them no gradient vanishes, however sure the model is."""
 
     @abstractmethod
     def support(self, k: int) -> Tensor:
@@ -58,7 +64,7 @@ class Categorical(Likelihood):
         self.mask = mask
         self.rows = logits.shape[0]
         self.noise_shape = logits.shape[:-1]
-        self.support_size = logits[0].numel()
+        self.support_size = prod(logits.shape[1:])
 
     def sample(self, noise: Tensor) -> Tensor:
         """The first class at which the cumulated probability passes the noise."""
@@ -78,6 +84,9 @@ class Categorical(Likelihood):
         chosen = self.log_p.gather(-1, labels.clamp(min=0).long().unsqueeze(-1)).squeeze(-1)
         return _sum_per_sample(torch.where(counts, chosen, 0.0))
 
+    def unlikely(self) -> Tensor:
+        return self.log_p.detach().argmin(-1)
+
     def support(self, k: int) -> Tensor:
         """sqrt(p) log p of one class at one position: positions are independent, so cross terms vanish."""
         log_p = self.log_p.flatten(1)[:, k]
@@ -96,7 +105,7 @@ class Bernoulli(Likelihood):
         self.mask = mask
         self.rows = logits.shape[0]
         self.noise_shape = logits.shape
-        self.support_size = logits[0].numel()
+        self.support_size = prod(logits.shape[1:])
 
     def sample(self, noise: Tensor) -> Tensor:
         p = torch.sigmoid(self.logits.detach().double())
@@ -106,6 +115,9 @@ class Bernoulli(Likelihood):
         targets = labels.to(self.logits.dtype).reshape(self.logits.shape)
         each = -F.binary_cross_entropy_with_logits(self.logits, targets, reduction="none")
         return _sum_per_sample(_masked(each, self.mask))
+
+    def unlikely(self) -> Tensor:
+        return (self.logits.detach() < 0).to(self.logits.dtype)
 
     def support(self, k: int) -> Tensor:
         """sqrt(p (1 - p)) z: the score of label y is (y - p) dz, whose mean square is p (1 - p) dz^2."""
@@ -124,7 +136,7 @@ class Gaussian(Likelihood):
         self.mask = mask
         self.rows = mean.shape[0]
         self.noise_shape = mean.shape
-        self.outputs = mean[0].numel()
+        self.outputs = prod(mean.shape[1:])
         self.support_size = self.outputs * (2 if self.scale.requires_grad else 1)
 
     def sample(self, noise: Tensor) -> Tensor:
@@ -136,6 +148,9 @@ class Gaussian(Likelihood):
         targets = labels.to(self.mean.dtype).reshape(self.mean.shape)
         each: Tensor = -0.5 * ((targets - self.mean) / self.scale).square() - self.scale.log()
         return _sum_per_sample(_masked(each, self.mask))
+
+    def unlikely(self) -> Tensor:
+        return self.mean.detach() + 2 * self.scale.detach()
 
     def support(self, k: int) -> Tensor:
         """mu / sigma for each mean, then sqrt(2) log sigma for each deviation: the Fisher of a normal distribution."""
@@ -165,6 +180,9 @@ class Product(Likelihood):
             raise ValueError(f"a Product of {len(self.parts)} likelihoods needs a tuple of as many labels")
         terms = [part.log_prob(y) for part, y in zip(self.parts, labels, strict=True)]
         return torch.stack(terms).sum(0)
+
+    def unlikely(self) -> tuple[Any, ...]:
+        return tuple(part.unlikely() for part in self.parts)
 
     def support(self, k: int) -> Tensor:
         for part in self.parts:

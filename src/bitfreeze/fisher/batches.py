@@ -35,24 +35,32 @@ def to_device(value: Any, device: torch.device) -> Any:
     return map_tensors(lambda t: t.to(device, non_blocking=True), value)
 
 
-def take_rows(value: Any, rows: slice, n: int) -> Any:
-    """The given samples of a batch of n: rows of every tensor that has n of them."""
-    return map_tensors(lambda t: t[rows] if t.ndim and len(t) == n else t, value)
+def row_places(value: Any, n: int) -> list[bool]:
+    """For each tensor of a batch of n samples, in order, whether it has a row for each sample."""
+    places: list[bool] = []
 
-
-def row_tensors(value: Any, n: int) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
-    """The tensors that hold a row for each of n samples, and a function that puts others in their places."""
-    found: list[Tensor] = []
-
-    def collect(t: Tensor) -> Tensor:
-        if t.ndim and len(t) == n:
-            found.append(t)
+    def look(t: Tensor) -> Tensor:
+        places.append(t.ndim > 0 and len(t) == n)
         return t
 
-    map_tensors(collect, value)
+    map_tensors(look, value)
+    return places
+
+
+def take_rows(value: Any, rows: slice, places: list[bool]) -> Any:
+    """The given samples of a batch: rows of the tensors at these places."""
+    remaining = iter(places)
+    return map_tensors(lambda t: t[rows] if next(remaining) else t, value)
+
+
+def row_tensors(value: Any, places: list[bool]) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
+    """The tensors at these places, and a function that puts others in their stead."""
+    found: list[Tensor] = []
+    remaining = iter(places)
+    map_tensors(lambda t: found.append(t) if next(remaining) else None, value)
 
     def rebuild(replacements: list[Tensor]) -> Any:
-        remaining = iter(replacements)
-        return map_tensors(lambda t: next(remaining) if t.ndim and len(t) == n else t, value)
+        wanted, others = iter(places), iter(replacements)
+        return map_tensors(lambda t: next(others) if next(wanted) else t, value)
 
     return found, rebuild

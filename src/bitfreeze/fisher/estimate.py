@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot, Watch, find_parameters, require_float
 from . import memory
-from .batches import split_batch, to_device
-from .fallback import Score, add_by_torch_func, add_one_by_one, single_gradients
+from .batches import row_places, split_batch, to_device
+from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
 from .labels import draw, require_exact_size, require_kind
-from .plan import Plan, Way, add_by_rules, log_prob_score, make_plan, tapped_layers, zeros
+from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
 from .quiet import undisturbed
 from .taps import Taps, tapped
 
@@ -87,6 +87,11 @@ def estimate(
                 break
     if run.plan is None:
         raise ValueError("the data hold no samples: give at least one batch (a generator that was used up gives none)")
+    if not run.plan.reached and not any(total.any() for total in run.totals.values()):
+        raise ValueError(
+            "the output of forward does not depend on any watched parameter: check that forward uses the model that is "
+            "watched, and that it is not run under torch.no_grad() or on detached features"
+        )
     values = {name: total.div_(run.samples) for name, total in run.totals.items()}
     _require_finite(values)
     return FisherEstimate(values, run.samples, run.plan.describe(), time.perf_counter() - started)
@@ -126,21 +131,66 @@ class _Run:
         rows = n if limit is None else min(n, limit - self.samples)
         labels = self._labels(likelihood, given)
         if self.plan is None or (self.plan.provisional and n > 1):
-            self.plan = make_plan(
-                self.slots, self.forward, x, likelihood, zeros(self.slots) if self.samples else self.totals
-            )
+            scratch = zeros(self.slots) if self.samples else self.totals
+            self.plan = make_plan(self.slots, self.forward, x, likelihood, scratch)
+        places = self._places(self.plan, x, n)
         scores = self._scores(likelihood)
         for k, score in enumerate(scores):
             number = score(likelihood, labels)[:rows].sum()
             _require_usable(number)
-            ruled, by_func, one_by_one = self._divide(self.plan, taps, number, n)
-            if ruled:
-                add_by_rules(self.totals, ruled, taps, number, n, keep=k + 1 < len(scores))
-            if by_func:
-                one_by_one = one_by_one + self._by_torch_func(by_func, x, labels, score, rows, n)
-            if one_by_one:
-                add_one_by_one(self.totals, one_by_one, self.forward, x, labels, score, rows, n, self.plan.separable)
+            ruled = self._ruled(self.plan, taps, number, n)
+            last = k + 1 == len(scores)
+            for slot in add_by_rules(self.totals, ruled, taps, number, n, not last, self.plan.untried):
+                self._demote(self.plan, slot, f"{self.plan.reasons[slot.name]} has had no trial")
+            self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
+
+    def _places(self, plan: Plan, x: Any, n: int) -> list[bool] | None:
+        """Where this batch holds a row for each sample: as in the trial, if it is built alike."""
+        here = row_places(x, n)
+        alike = plan.places is not None and len(here) == len(plan.places)
+        alike = alike and all(there <= now for there, now in zip(plan.places or [], here, strict=True))
+        return plan.places if alike else None
+
+    def _ruled(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> list[Slot]:
+        """The parameters to be left to their rules: not those that this batch uses otherwise than the trial did."""
+        ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
+        for slot in plan.by_way(self.slots, Way.RULE):
+            layer = slot.owners[0][0]
+            if taps.single(layer, n) is not None:
+                ruled.append(slot)
+            elif taps.calls.get(layer):
+                self._demote(plan, slot, "called otherwise in a later batch")
+            else:
+                idle.append(slot)
+        # a parameter that the score does not depend on costs next to nothing to ask for
+        for slot, gradient in zip(idle, single_gradients(score, [slot.parameter for slot in idle]), strict=True):
+            if gradient is not None:
+                self._demote(plan, slot, "first used in a later batch")
+        return ruled
+
+    def _demote(self, plan: Plan, slot: Slot, reason: str) -> None:
+        plan.choose(slot, Way.ONE_BY_ONE if plan.places is None else Way.TORCH_FUNC, reason)
+
+    def _add_by_fallback(self, plan: Plan, work: Work) -> None:
+        by_func = plan.by_way(self.slots, Way.TORCH_FUNC)
+        if by_func:
+            part = zeros(by_func)
+            failure = "" if work.places is not None else "it cannot be taken apart into samples"
+            try:
+                if not failure:
+                    add_by_torch_func(part, by_func, work)
+            except Exception as error:  # torch.func raises many kinds; the reason goes into the report
+                failure = first_line(error)
+            for slot in by_func:
+                if failure:
+                    reason = f"{plan.reasons[slot.name]}; torch.func in a later batch: {failure}"
+                    plan.choose(slot, Way.ONE_BY_ONE, reason)
+                else:
+                    self.totals[slot.name] += part[slot.name]
+        one_by_one = plan.by_way(self.slots, Way.ONE_BY_ONE)
+        if one_by_one:
+            add_one_by_one(self.totals, one_by_one, work)
 
     def _labels(self, likelihood: Likelihood, given: Any) -> Any:
         if self.kind == "exact":
@@ -159,40 +209,6 @@ class _Run:
         if self.kind != "exact":
             return [log_prob_score]
         return [partial(_support_score, k) for k in range(likelihood.support_size)]
-
-    def _divide(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> tuple[list[Slot], list[Slot], list[Slot]]:
-        """The plan for this batch: what is used otherwise than in the trial is not left to its rule."""
-        ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
-        for slot in plan.by_way(self.slots, Way.RULE):
-            layer = slot.owners[0][0]
-            if taps.single(layer, n) is not None:
-                ruled.append(slot)
-            elif taps.calls.get(layer):
-                self._demote(plan, slot, "called otherwise in a later batch")
-            else:
-                idle.append(slot)
-        # a parameter that the score does not depend on costs next to nothing to ask for
-        for slot, gradient in zip(idle, single_gradients(score, [slot.parameter for slot in idle]), strict=True):
-            if gradient is not None:
-                self._demote(plan, slot, "first used in a later batch")
-        return ruled, plan.by_way(self.slots, Way.TORCH_FUNC), plan.by_way(self.slots, Way.ONE_BY_ONE)
-
-    def _demote(self, plan: Plan, slot: Slot, reason: str) -> None:
-        plan.choose(slot, Way.TORCH_FUNC if plan.separable else Way.ONE_BY_ONE, reason)
-
-    def _by_torch_func(self, slots: list[Slot], x: Any, labels: Any, score: Score, rows: int, n: int) -> list[Slot]:
-        """Add by torch.func; where this batch is beyond it after all, return the parameters that remain to be done."""
-        assert self.plan is not None
-        part = zeros(slots)
-        try:
-            add_by_torch_func(part, slots, self.forward, x, labels, score, rows, n)
-        except Exception as error:  # torch.func raises many kinds; the reason goes into the report
-            for slot in slots:
-                self.plan.choose(slot, Way.ONE_BY_ONE, f"torch.func in a later batch: {error}".splitlines()[0])
-            return slots
-        for slot in slots:
-            self.totals[slot.name] += part[slot.name]
-        return []
 
 
 def _support_score(k: int, likelihood: Likelihood, labels: Any) -> Tensor:

@@ -6,6 +6,7 @@ batch's graph, row by row.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,36 +15,41 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot
-from .batches import row_tensors, take_rows
+from .batches import map_tensors, row_tensors, take_rows
 from .memory import row_chunks
 
 Score = Callable[[Likelihood, Any], Tensor]  # one number a sample, from the likelihood and the labels
 
 
-def add_by_torch_func(
-    totals: dict[str, Tensor],
-    slots: Sequence[Slot],
-    forward: Callable[[Any], Any],
-    x: Any,
-    labels: Any,
-    score: Score,
-    rows: int,
-    n: int,
-) -> None:
-    """totals += sum over the first ``rows`` of n samples of the squared gradient, by vmap(grad) in chunks."""
+@dataclass
+class Work:
+    """What is to be summed over the first ``rows`` samples of a batch."""
+
+    forward: Callable[[Any], Any]
+    x: Any
+    labels: Any
+    score: Score
+    rows: int
+    places: list[bool] | None  # where x holds a row for each sample; None: it cannot be taken apart
+
+
+@torch.no_grad()  # of torch's own autograd: torch.func keeps its own account
+def add_by_torch_func(totals: dict[str, Tensor], slots: Sequence[Slot], work: Work) -> None:
+    """totals += sum over samples of the squared gradient, by vmap(grad) in chunks."""
+    assert work.places is not None
     parameters = {slot.name: slot.parameter.detach() for slot in slots}
-    inputs, rebuild_input = row_tensors(x, n)
-    targets, rebuild_labels = row_tensors(labels, n)
+    inputs, rebuild_input = row_tensors(work.x, work.places)
+    targets, rebuild_labels = row_tensors(work.labels, _all_places(work.labels))
 
     def one(values: dict[str, Tensor], input_row: list[Tensor], target_row: list[Tensor]) -> Tensor:
         x_1 = rebuild_input([t.unsqueeze(0) for t in input_row])
         y_1 = rebuild_labels([t.unsqueeze(0) for t in target_row])
         with _replaced(slots, values):
-            return score(as_likelihood(forward(x_1)), y_1).sum()
+            return work.score(as_likelihood(work.forward(x_1)), y_1).sum()
 
     per_sample = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
     row_bytes = 2 * sum(value.numel() * value.element_size() for value in parameters.values())
-    for chunk in row_chunks(rows, row_bytes):
+    for chunk in row_chunks(work.rows, row_bytes):
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention cannot be vectorised over samples
             gradients = per_sample(parameters, [t[chunk] for t in inputs], [t[chunk] for t in targets])
         for slot in slots:
@@ -70,34 +76,30 @@ def _replaced(slots: Sequence[Slot], values: dict[str, Tensor]) -> Iterator[None
         put(originals)
 
 
-def add_one_by_one(
-    totals: dict[str, Tensor],
-    slots: Sequence[Slot],
-    forward: Callable[[Any], Any],
-    x: Any,
-    labels: Any,
-    score: Score,
-    rows: int,
-    n: int,
-    separable: bool,
-) -> None:
+def add_one_by_one(totals: dict[str, Tensor], slots: Sequence[Slot], work: Work) -> None:
     """The same, a backward pass for each sample."""
     parameters = [slot.parameter for slot in slots]
-    for number in _single_scores(forward, x, labels, score, rows, n, separable):
+    for number in _single_scores(work):
         for slot, gradient in zip(slots, single_gradients(number, parameters), strict=True):
             if gradient is not None:
                 totals[slot.name].addcmul_(gradient, gradient)
 
 
-def _single_scores(
-    forward: Callable[[Any], Any], x: Any, labels: Any, score: Score, rows: int, n: int, separable: bool
-) -> Iterator[Tensor]:
-    if separable:
-        for row in range(rows):
-            one = slice(row, row + 1)
-            yield score(as_likelihood(forward(take_rows(x, one, n))), take_rows(labels, one, n)).sum()
-    else:
-        yield from score(as_likelihood(forward(x)), labels)[:rows]
+def _single_scores(work: Work) -> Iterator[Tensor]:
+    if work.places is None:
+        yield from work.score(as_likelihood(work.forward(work.x)), work.labels)[: work.rows]
+        return
+    for row in range(work.rows):
+        one = slice(row, row + 1)
+        likelihood = as_likelihood(work.forward(take_rows(work.x, one, work.places)))
+        yield work.score(likelihood, take_rows(work.labels, one, _all_places(work.labels))).sum()
+
+
+def _all_places(labels: Any) -> list[bool]:
+    """Labels have a row for each sample everywhere."""
+    places: list[bool] = []
+    map_tensors(lambda _: places.append(True), labels)
+    return places
 
 
 def single_gradients(score: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:

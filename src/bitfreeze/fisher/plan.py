@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot
-from .batches import take_rows
-from .fallback import add_by_torch_func, single_gradients
-from .labels import draw
+from .batches import row_places, take_rows
+from .fallback import Work, add_by_torch_func, single_gradients
 from .registry import Rule, find_rule
 from .taps import Call, Taps, output_gradients, tapped
 
@@ -30,10 +29,12 @@ class Way(Enum):
 class Plan:
     """The way of each parameter, with the reason in words."""
 
+    places: list[bool] | None  # where a batch holds a row for each sample; None: it cannot be taken apart
+    provisional: bool  # made from a batch of one sample, which shows little
     ways: dict[str, Way] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    separable: bool = True  # whether a batch can be taken apart into samples
-    provisional: bool = False  # made from a batch of one sample, which shows little
+    reached: bool = False  # whether the output depends on any of them
+    untried: set[str] = field(default_factory=set)  # have a rule, but no gradient in the trial to show that it holds
 
     def choose(self, slot: Slot, way: Way, reason: str) -> None:
         self.ways[slot.name] = way
@@ -63,13 +64,22 @@ def tapped_layers(slots: Sequence[Slot]) -> list[nn.Module]:
 
 
 def add_by_rules(
-    totals: dict[str, Tensor], slots: Sequence[Slot], taps: Taps, score: Tensor, n: int, keep: bool
-) -> None:
-    """totals += sum over samples of the squared gradient of ``score``, each parameter by its layer's rule."""
+    totals: dict[str, Tensor], slots: Sequence[Slot], taps: Taps, score: Tensor, n: int, keep: bool, untried: set[str]
+) -> list[Slot]:
+    """totals += sum over samples of the squared gradient of ``score``, each parameter by its layer's rule.
+
+    Returns those that were left out, because their rule is untried and has something to say.
+    """
     calls = _single_calls(slots, taps, n)
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep), strict=True))
+    left_out = []
     for slot in slots:
-        add_by_rule(totals[slot.name], slot, calls, deltas)
+        delta = deltas[slot.owners[0][0]]
+        if slot.name in untried and delta is not None and delta.any():
+            left_out.append(slot)
+        else:
+            add_by_rule(totals[slot.name], slot, calls, deltas)
+    return left_out
 
 
 def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, Call]:
@@ -93,31 +103,39 @@ def zeros(slots: Sequence[Slot]) -> dict[str, Tensor]:
 
 
 class Probe:
-    """The first samples of a batch, run once with taps: what autograd says of them is the truth."""
+    """A few samples, run once with taps: what autograd says of them is the truth."""
 
     def __init__(self, slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood) -> None:
-        n = likelihood.rows
-        self.rows = min(PROBE_ROWS, max(1, n - 1))
-        self.labels = draw(likelihood, torch.Generator().manual_seed(0))
-        expected = likelihood.log_prob(self.labels)[: self.rows].detach()
+        self.slots, self.forward = slots, forward
+        n, labels = likelihood.rows, likelihood.unlikely()
+        self.places: list[bool] | None = row_places(x, n)
+        self.rows = min(PROBE_ROWS, n)
+        # what shows that a batch can be taken apart: some of its samples, run alone, give what they gave in the batch
+        part = slice(0, min(PROBE_ROWS, n - 1))
         self.why_whole = ""
-        try:
-            self.x = take_rows(x, slice(0, self.rows), n)
-            part = take_rows(self.labels, slice(0, self.rows), n)
-            self._run(slots, forward, part)
-            if self.likelihood.rows != self.rows or not _same(self.log_prob.detach(), expected):
-                self.why_whole = "its samples give another output alone than in the batch"
-            else:
-                self.labels = part
-        except Exception as error:  # any failure of the user's forward on fewer samples: then it gets whole batches
-            self.why_whole = f"forward fails on fewer samples: {_first_line(error)}"
+        if n > 1:
+            expected = likelihood.log_prob(labels).detach()[part]
+            self.why_whole = self._run_part(
+                take_rows(x, part, self.places), take_rows(labels, part, row_places(labels, n)), expected
+            )
         if self.why_whole:
-            self.x = x
-            self._run(slots, forward, self.labels)
+            self.places = None
+        if n <= PROBE_ROWS or self.why_whole:  # too few for a part to show much, or one that must stay whole
+            self._run(x, labels)
 
-    def _run(self, slots: Sequence[Slot], forward: Callable[[Any], Any], labels: Any) -> None:
-        with tapped(tapped_layers(slots)) as self.taps:
-            self.likelihood = as_likelihood(forward(self.x))
+    def _run_part(self, x: Any, labels: Any, expected: Tensor) -> str:
+        try:
+            self._run(x, labels)
+        except Exception as error:  # whatever the user's forward does with fewer samples: then it gets whole batches
+            return f"fewer samples at a time fail: {first_line(error)}"
+        same = self.log_prob.shape == expected.shape
+        same = same and torch.allclose(self.log_prob.detach(), expected, rtol=1e-3, atol=1e-4)
+        return "" if same else "its batches cannot be taken apart into samples"
+
+    def _run(self, x: Any, labels: Any) -> None:
+        self.x, self.labels = x, labels
+        with tapped(tapped_layers(self.slots)) as self.taps:
+            self.likelihood = as_likelihood(self.forward(x))
         self.log_prob = self.likelihood.log_prob(labels)
 
     def subtract_truth(self, found: dict[str, Tensor], slots: Sequence[Slot]) -> set[str]:
@@ -140,11 +158,11 @@ def make_plan(
     ``scratch`` has a tensor of zeros for each parameter, and has zeros again afterwards: it saves a copy of the model.
     """
     probe = Probe(slots, forward, x, likelihood)
-    plan = Plan(separable=not probe.why_whole, provisional=likelihood.rows == 1)
+    plan = Plan(probe.places, provisional=likelihood.rows == 1)
     _try_rules(plan, slots, probe, scratch)
     rest = [slot for slot in slots if slot.name not in plan.ways]
     if rest:
-        _try_torch_func(plan, rest, probe, forward, scratch)
+        _try_torch_func(plan, rest, probe, scratch)
     return plan
 
 
@@ -155,22 +173,18 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph=True), strict=True))
     for slot in slots:
         plan.reasons[slot.name] = _try_rule(scratch[slot.name], slot, probe, calls, deltas)
-    largest = {slot.name: scratch[slot.name].max() for slot in slots}
+    largest = {slot.name: _largest(scratch[slot.name]) for slot in slots}
     reached = probe.subtract_truth(scratch, slots)
-    if not reached:
-        raise ValueError(
-            "the output of forward does not depend on any watched parameter: check that forward uses the model that is "
-            "watched, and that it is not run under torch.no_grad() or on detached features"
-        )
+    plan.reached = bool(reached)
     for slot in slots:
-        rule, name = candidate_rule(slot)
+        _, name = candidate_rule(slot)
         agrees = _negligible(scratch[slot.name], largest[slot.name])
-        called = probe.taps.calls.get(slot.owners[0][0])
-        if slot.name not in reached and not called:
+        if slot.name not in reached and not probe.taps.calls.get(slot.owners[0][0]):
             plan.choose(slot, Way.IDLE, Way.IDLE.value)
-        elif rule is not None and not plan.reasons[slot.name]:
+        elif not plan.reasons[slot.name]:
             if agrees:
                 plan.choose(slot, Way.RULE, name)
+                plan.untried |= set() if largest[slot.name] else {slot.name}
             else:
                 plan.reasons[slot.name] = f"{name} disagrees with autograd"
 
@@ -194,44 +208,48 @@ def _try_rule(
         add_by_rule(total, slot, calls, deltas)
     except Exception as error:  # a rule that cannot take this layout: the reason is reported, the fallback used
         total.zero_()
-        return f"{reason} failed: {_first_line(error)}"
+        return f"{reason} failed: {first_line(error)}"
     return ""
 
 
-def _try_torch_func(
-    plan: Plan, slots: Sequence[Slot], probe: Probe, forward: Callable[[Any], Any], scratch: dict[str, Tensor]
-) -> None:
+def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[str, Tensor]) -> None:
     failure = probe.why_whole
-    if plan.separable:
+    if not failure:
+        work = Work(probe.forward, probe.x, probe.labels, log_prob_score, probe.rows, plan.places)
         try:
-            add_by_torch_func(scratch, slots, forward, probe.x, probe.labels, log_prob_score, probe.rows, probe.rows)
+            add_by_torch_func(scratch, slots, work)
         except Exception as error:  # torch.func raises many kinds on what it cannot transform: the reason is reported
-            failure = f"torch.func: {_first_line(error)}"
-    largest = {slot.name: scratch[slot.name].max() for slot in slots}
+            failure = f"torch.func: {first_line(error)}"
+    largest = {slot.name: _largest(scratch[slot.name]) for slot in slots}
     probe.subtract_truth(scratch, slots)
     for slot in slots:
         reason = plan.reasons[slot.name]
-        if _negligible(scratch[slot.name], largest[slot.name]) and not failure:
-            plan.choose(slot, Way.TORCH_FUNC, reason)
+        agrees = _negligible(scratch[slot.name], largest[slot.name])
+        if failure:
+            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; {failure}")
+        elif not agrees:
+            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; torch.func disagrees with autograd")
+        elif not largest[slot.name]:
+            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; no gradient to try torch.func with")
         else:
-            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; {failure or 'torch.func disagrees with autograd'}")
+            plan.choose(slot, Way.TORCH_FUNC, reason)
 
 
 def log_prob_score(likelihood: Likelihood, labels: Any) -> Tensor:
     return likelihood.log_prob(labels)
 
 
-def _negligible(difference: Tensor, largest: Tensor) -> bool:
+def _negligible(difference: Tensor, largest: float) -> bool:
     """Rounding is far below a thousandth of the largest entry; a wrong layout is far above. Leaves zeros."""
-    small = bool(difference.abs_().max() <= 1e-3 * largest)
+    small = _largest(difference.abs_()) <= 1e-3 * largest
     difference.zero_()
     return small
 
 
-def _same(found: Tensor, expected: Tensor) -> bool:
-    return found.shape == expected.shape and torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
+def _largest(values: Tensor) -> float:
+    return values.max().item() if values.numel() else 0.0
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..parameters import Slot
 
@@ -17,6 +17,8 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
     """Modes, ``requires_grad`` and random states are afterwards what they were, whatever happens inside."""
     _require_independent_samples(model)
     modes = [(module, module.training) for module in model.modules()]
+    # tensors that a module computes anew at each call (pruned weights): torch.func would leave its own behind
+    computed = [(module, {k: v for k, v in vars(module).items() if isinstance(v, Tensor)}) for module, _ in modes]
     parameters = [slot.parameter for slot in slots]
     learning = [parameter.requires_grad for parameter in parameters]
     device = parameters[0].device
@@ -38,6 +40,8 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(fast_attention)
             for module, mode in modes:
                 module.training = mode
+            for module, tensors in computed:
+                vars(module).update(tensors)
             for parameter, learns in zip(parameters, learning, strict=True):
                 parameter.requires_grad_(learns)
             random.setstate(python_state)
