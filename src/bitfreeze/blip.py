@@ -58,7 +58,7 @@ class BLIP:
     ) -> None:
         _require_settings(bits, budget, prior, bound)
         self.model = model
-        self.watch = watch if watch is None or isinstance(watch, nn.Module) else list(watch)
+        self.watch = watch if watch is None or isinstance(watch, nn.Module | str) else list(watch)
         self.depth, self.budget, self.bound = bits, budget, bound
         self.given_prior = prior
         self.prior = prior  # the one in force: given, or solved for at the first consolidate
@@ -134,14 +134,20 @@ class BLIP:
         If anything is wrong with the input, model and state stay as they were.
         """
         started = time.perf_counter()
-        self._bind()
-        self._require_inside(outside)
-        estimate = fisher_information.estimate(
-            self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
-            generator=generator, memory_bytes=memory_bytes, progress=progress,
-        )  # fmt: skip
-        prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values)
-        after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
+        before, mended = self._states, {}
+        try:
+            self._bind()
+            mended = self._require_inside(outside)
+            estimate = fisher_information.estimate(
+                self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
+                generator=generator, memory_bytes=memory_bytes, progress=progress,
+            )  # fmt: skip
+            prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values)
+            after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
+        except BaseException:
+            self._put_back(mended)
+            self._states = before
+            raise
         reports, histogram = {}, torch.zeros(self.depth + 1, dtype=torch.int64)
         for name, state in after.items():
             reports[name], counts = report_tensor(
@@ -303,11 +309,12 @@ class BLIP:
             )
         return optimizer
 
-    def _require_inside(self, outside: str) -> None:
+    def _require_inside(self, outside: str) -> dict[str, Tensor]:
+        """Every parameter must be in its interval. Those that were mended are returned as they were before."""
         if outside not in ("raise", "mend"):
             raise ValueError(f"outside={outside!r} is not known: use 'raise' or 'mend'")
         for name, state in self._states.items():
-            if not torch.isfinite(state.slot.parameter.sum()) and not torch.isfinite(state.slot.parameter).all():
+            if not torch.isfinite(state.slot.parameter).all():
                 raise ValueError(f"'{name}' has NaN or infinite entries: restore the last good weights before going on")
         found = {name: state.outside() for name, state in self._states.items()}
         beyond = {name: worst for name, (count, worst) in found.items() if count}
@@ -317,8 +324,15 @@ class BLIP:
                 f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
                 f"{self._likely_cause()}; or pass outside='mend' to clamp them now"
             )
-        if beyond:
-            self.clamp_()
+        before = {name: self._states[name].slot.parameter.detach().clone() for name in beyond}
+        for name in beyond:
+            self._states[name].after_step_()
+        return before
+
+    @torch.no_grad()
+    def _put_back(self, values: dict[str, Tensor]) -> None:
+        for name, value in values.items():
+            self._states[name].slot.parameter.copy_(value)
 
     def _likely_cause(self) -> str:
         active = [attachment for attachment in self._attachments if attachment.active]

@@ -85,14 +85,16 @@ class Categorical(Likelihood):
         return _sum_per_sample(torch.where(counts, chosen, 0.0))
 
     def unlikely(self) -> Tensor:
-        return self.log_p.detach().argmin(-1)
+        log_p = self.log_p.detach()
+        return log_p.masked_fill(log_p == -torch.inf, torch.inf).argmin(-1)  # not a class that is ruled out
 
     def support(self, k: int) -> Tensor:
         """sqrt(p) log p of one class at one position: positions are independent, so cross terms vanish."""
-        log_p = self.log_p.flatten(1)[:, k]
-        weight = (0.5 * log_p.detach()).exp()
+        log_p = _column(self.log_p, k)
+        log_p = torch.where(log_p == -torch.inf, 0.0, log_p)  # a class that is ruled out has nothing to tell
+        weight = (0.5 * _column(self.log_p, k).detach()).exp()
         if self.mask is not None:
-            weight = weight * self.mask.flatten(1)[:, k // self.log_p.shape[-1]]
+            weight = weight * _column(self.mask, k // self.log_p.shape[-1])
         return weight * log_p
 
 
@@ -112,7 +114,7 @@ class Bernoulli(Likelihood):
         return (noise.to(p.device) < p).to(self.logits.dtype)
 
     def log_prob(self, labels: Tensor) -> Tensor:
-        targets = labels.to(self.logits.dtype).reshape(self.logits.shape)
+        targets = _fitted(labels, self.logits)
         each = -F.binary_cross_entropy_with_logits(self.logits, targets, reduction="none")
         return _sum_per_sample(_masked(each, self.mask))
 
@@ -122,8 +124,8 @@ class Bernoulli(Likelihood):
     def support(self, k: int) -> Tensor:
         """sqrt(p (1 - p)) z: the score of label y is (y - p) dz, whose mean square is p (1 - p) dz^2."""
         z = _column(self.logits, k)
-        p = torch.sigmoid(z.detach())
-        return _masked((p * (1 - p)).sqrt() * z, None if self.mask is None else _column(self.mask, k))
+        variance = torch.sigmoid(z.detach()) * torch.sigmoid(-z.detach())  # p (1 - p), which rounds to 0 for a p near 1
+        return _masked(variance.sqrt() * z, None if self.mask is None else _column(self.mask, k))
 
 
 class Gaussian(Likelihood):
@@ -145,7 +147,7 @@ class Gaussian(Likelihood):
         return (self.mean.detach() + self.scale.detach() * normal).to(self.mean.dtype)
 
     def log_prob(self, labels: Tensor) -> Tensor:
-        targets = labels.to(self.mean.dtype).reshape(self.mean.shape)
+        targets = _fitted(labels, self.mean)
         each: Tensor = -0.5 * ((targets - self.mean) / self.scale).square() - self.scale.log()
         return _sum_per_sample(_masked(each, self.mask))
 
@@ -216,6 +218,13 @@ def _sum_per_sample(x: Tensor) -> Tensor:
 
 def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else torch.where(mask.bool(), x, 0.0)
+
+
+def _fitted(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Labels in the shape and type of the outputs: [n] and [n, 1] are the same."""
+    if len(labels) != len(outputs) or labels.numel() != outputs.numel():
+        raise ValueError(f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}")
+    return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
 def _column(x: Tensor, k: int) -> Tensor:

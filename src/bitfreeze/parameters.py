@@ -27,8 +27,9 @@ class Slot:
 
 def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
     """The watched parameters of a model, tied ones once. ``watch`` is a part of it, or several parts or names."""
-    modules = {id(module) for module in watched_modules(model, watch)}
-    unseen = {part for part in _parts(model, watch) if isinstance(part, str)}
+    parts = _parts(model, watch)
+    modules = {id(module) for module in watched_modules(model, parts)}
+    unseen = {part for part in parts if isinstance(part, str)}
     names = frozenset(unseen)
     slots: dict[int, Slot] = {}
     watched: set[int] = set()
@@ -60,11 +61,9 @@ def watched_modules(model: nn.Module, watch: Watch = None) -> list[nn.Module]:
 
 
 def _parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
-    parts: list[nn.Module | str] = []
-    if watch is None or isinstance(watch, nn.Module | str):
-        parts.append(model if watch is None else watch)
-    else:
-        parts.extend(watch)
+    if watch is None:
+        return [model]
+    parts = [watch] if isinstance(watch, nn.Module | str) or not isinstance(watch, Iterable) else list(watch)
     if not all(isinstance(part, nn.Module | str) for part in parts):
         raise TypeError("watch must be a part of the model (nn.Module), or a list of parts and parameter names")
     return parts

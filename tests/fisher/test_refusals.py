@@ -1,0 +1,214 @@
+"""Each kind of bad input gets one exception that says what to do, and leaves everything as it was."""
+
+import pytest
+import torch
+from networks import WIDTH, inputs, network
+from torch import nn
+from truth import unchanged
+
+from bitfreeze.fisher import estimate
+from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian
+
+N = 6
+NAN, INF = float("nan"), float("inf")
+
+
+def refuses(error, sentence, model, data, forward=None, **options):
+    with unchanged(model), pytest.raises(error, match=sentence):
+        estimate(model, data, forward, **options)
+
+
+@pytest.fixture
+def model():
+    return network(3).train()
+
+
+@pytest.fixture
+def x():
+    return inputs(N)
+
+
+@pytest.mark.parametrize("value", [NAN, INF])
+@pytest.mark.parametrize("name", ["0.weight", "2.bias"])
+@pytest.mark.parametrize("labels", ["sample", "exact", "true"])
+def test_weights_that_are_not_finite(model, x, value, name, labels):
+    if name == "0.weight" and value == INF:
+        value = NAN  # tanh makes a number of it again
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[0] = value
+    refuses(
+        ValueError, "not finite: look for NaN or infinite weights", model, [(x, torch.zeros(N).long())], labels=labels
+    )
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_inputs_that_are_not_finite(x, value):
+    model = nn.Linear(WIDTH, 3).double()
+    x[2, 1] = value
+    refuses(ValueError, "infinite weights, inputs or labels", model, [x])
+
+
+def test_inputs_that_are_not_finite_in_a_later_batch(model, x):
+    refuses(ValueError, "not finite", model, [x, x, torch.full_like(x, NAN)])
+
+
+def test_labels_that_are_not_finite(model, x):
+    y = torch.full((N, 3), NAN, dtype=torch.float64)
+    refuses(ValueError, "not finite", model, [(x, y)], lambda x: Gaussian(model(x)), labels="true")
+
+
+def test_gradients_that_are_not_finite(x):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale, self.head = nn.Parameter(torch.zeros(WIDTH).double()), nn.Linear(WIDTH, 3).double()
+
+        def forward(self, x):
+            return self.head((x * self.scale).abs().sqrt())
+
+    refuses(ValueError, "Fisher of 'scale' is not finite: look for infinite gradients", Root(), [x])
+
+
+@pytest.mark.parametrize("data", [[], iter(()), (x for x in [])])
+def test_no_batches(model, data):
+    refuses(ValueError, "the data hold no samples", model, data)
+
+
+def test_no_samples(model, x):
+    refuses(ValueError, "the data hold no samples", model, [x[:0]])
+
+
+def test_generator_that_was_used_up(model, x):
+    data = iter([x])
+    estimate(model, data)
+    refuses(ValueError, "a generator that was used up gives none", model, data)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_parameters(model, x, dtype):
+    model[2].to(dtype)
+    refuses(TypeError, rf"'2.weight' is {str(dtype)[6:]}.*float32 master weights", model, [x])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("labels", ["sample", "exact"])
+def test_half_precision_outputs(model, x, dtype, labels):
+    refuses(
+        TypeError,
+        "returned half precision: leave autocast out",
+        model,
+        [x],
+        lambda x: model(x).to(dtype),
+        labels=labels,
+    )
+
+
+def test_autocast_inside_forward():
+    model, x = network(3).float(), inputs(N).float()
+
+    def forward(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    refuses(TypeError, "returned half precision", model, [x], forward)
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "sentence"),
+    [
+        (lambda out: out[:, :1], ValueError, r"for one yes/no logit return Bernoulli\(logits\)"),
+        (lambda out: out[:, 0], ValueError, r"logits need \[n, C\]"),
+        (lambda out: out.sum(), ValueError, r"logits need \[n, C\]"),
+        (lambda out: out[:, None, None], ValueError, r"return Categorical\(logits\) with the classes last"),
+        (lambda out: (out, out), TypeError, "forward returned tuple: return class logits"),
+        (lambda out: {"logits": out}, TypeError, "forward returned dict"),
+        (lambda out: None, TypeError, "forward returned NoneType"),
+        (lambda out: out.detach(), ValueError, "does not depend on any watched parameter"),
+        (lambda out: torch.zeros(N, 3), ValueError, "does not depend on any watched parameter"),
+        (lambda out: Categorical(out, torch.ones(N, 3)), ValueError, "mask must have the shape"),
+    ],
+)
+def test_outputs(model, x, output, error, sentence):
+    refuses(error, sentence, model, [x], lambda x: output(model(x)))
+
+
+def test_forward_of_another_model(model, x):
+    other = network(3)
+    refuses(ValueError, "check that forward uses the model that is watched", model, [x], other)
+
+
+def test_forward_without_gradients(model, x):
+    refuses(ValueError, r"not run under torch.no_grad\(\)", model, [x], torch.no_grad()(model.forward))
+
+
+def test_output_does_not_depend_on_the_watched_part(model, x):
+    whole = nn.ModuleDict({"used": model, "unused": nn.Linear(2, 2)}).double()
+    refuses(ValueError, "does not depend on any watched parameter", whole, [x], model, watch=whole["unused"])
+
+
+@pytest.mark.parametrize("data", [torch.zeros(N, WIDTH), {"x": torch.zeros(N, WIDTH)}, "text"])
+def test_one_batch_instead_of_many(model, data):
+    refuses(TypeError, f"not a {type(data).__name__}: wrap a single batch in a list", model, data)
+
+
+@pytest.mark.parametrize("samples", [0, -3])
+def test_number_of_samples(model, x, samples):
+    refuses(ValueError, f"samples must be at least 1, got {samples}", model, [x], samples=samples)
+
+
+@pytest.mark.parametrize("labels", ["empirical", "", None])
+def test_kind_of_labels(model, x, labels):
+    refuses(ValueError, "is not known: use 'sample', 'exact' or 'true'", model, [x], labels=labels)
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"x": x}])
+def test_true_labels_without_labels(model, x, wrap):
+    def forward(batch):
+        return model(batch["x"] if isinstance(batch, dict) else batch)
+
+    refuses(ValueError, "labels='true' needs labels.*or targets=", model, [wrap(x)], forward, labels="true")
+
+
+def test_true_labels_of_another_shape(model, x):
+    refuses(ValueError, "do not fit logits", model, [(x, torch.zeros(N, 2).long())], labels="true")
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda out: Categorical(out.repeat(1, 2000)),
+        lambda out: out[:, None].expand(N, 2000, 3),
+        lambda out: Bernoulli(out.repeat(1, 2000)),
+        lambda out: Gaussian(out.repeat(1, 1000), out.repeat(1, 1000).exp()),
+    ],
+)
+def test_exact_labels_over_too_much(model, x, likelihood):
+    refuses(
+        ValueError,
+        "6000 backward passes a batch.*use labels='sample'",
+        model,
+        [x],
+        lambda x: likelihood(model(x)),
+        labels="exact",
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.SyncBatchNorm])
+def test_batch_norm_without_running_statistics(x, kind):
+    model = nn.Sequential(nn.Linear(WIDTH, 4), kind(4, track_running_stats=False), nn.Linear(4, 3)).double()
+    refuses(ValueError, "'1' normalises with the statistics of the batch.*GroupNorm", model, [x])
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_gradients_scaled_by_frequency(kind):
+    model = nn.Sequential(kind(5, 4, scale_grad_by_freq=True), nn.Flatten(), nn.LazyLinear(3))
+    tokens = torch.randint(5, (N, 3))
+    model(tokens)
+    refuses(ValueError, "'0' scales its gradients by frequency.*scale_grad_by_freq=False", model, [tokens])
+
+
+def test_watch(model, x):
+    refuses(ValueError, "'3.weight', which the model does not have", model, [x], watch="3.weight")
+    refuses(ValueError, "watch is not part of the model", model, [x], watch=nn.Linear(2, 2))
+    refuses(ValueError, "nothing to watch", model, [x], watch=[])
+    refuses(TypeError, "watch must be a part of the model", model, [x], watch=[model[0].weight])

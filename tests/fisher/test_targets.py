@@ -1,0 +1,105 @@
+"""Labels that come with the data, in batches of every kind."""
+
+from collections import UserDict
+from dataclasses import dataclass
+
+import pytest
+import torch
+from networks import WIDTH, TwoHeads, inputs, network
+from torch import distributions, nn
+from truth import assert_matches, empirical_fisher, mean_over, reference, squares
+
+from bitfreeze import diagonal_fisher
+from bitfreeze.fisher import estimate
+from bitfreeze.likelihoods import Categorical, Gaussian, Product
+
+N = 5
+
+
+class Batch(UserDict):
+    """Dict-like, with items as attributes, as the batches of text libraries are."""
+
+    def __getattr__(self, name):
+        return self.data[name]
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "wrap", [dict, Batch, lambda b: [b], lambda b: (b,)], ids=["dict", "UserDict", "list of one", "tuple of one"]
+)
+def test_targets_find_labels_in_a_batch(wrap):
+    model, x, y = network(3), inputs(), torch.randint(3, (N,))
+
+    def forward(batch):
+        return Output(model(batch["x"]))
+
+    def targets(batch):
+        return (batch[0] if isinstance(batch, list | tuple) else batch)["y"]
+
+    batches = [wrap({"x": x[rows], "y": y[rows], "name": "text"}) for rows in (slice(0, 3), slice(3, N))]
+    result = estimate(model, batches, forward, labels="true", targets=targets)
+    assert_matches(result.values, empirical_fisher(model, x, y))
+
+
+def test_dict_like_batch_keeps_its_type_in_a_fallback():
+    model, x, y = network(3), inputs(), torch.randint(3, (N,))
+    scale = nn.Parameter(torch.rand(WIDTH, dtype=torch.float64) + 0.5)
+    model.register_parameter("scale", scale)
+
+    def forward(batch):
+        return model(batch.x * model.scale)
+
+    result = estimate(model, [Batch(x=x, y=y)], forward, labels="true", targets=lambda batch: batch.y)
+    twin, parameters = reference(model)
+    expected = mean_over(
+        range(N), lambda i: squares(parameters, twin(x[i : i + 1] * twin.scale).log_softmax(-1)[0, y[i]])
+    )
+    assert_matches(result.values, expected)
+    assert result.rules["scale"].startswith("torch.func (")
+
+
+def test_labels_below_zero_are_ignored():
+    model, x = network(3, 2), inputs()
+    y = torch.randint(2, (N, 3))
+    y[0, 1:], y[2] = -100, -1
+    result = estimate(model, [(x, y)], lambda x: model(x).unflatten(1, (3, 2)), labels="true")
+
+    def score(twin, x, y):
+        return -nn.functional.cross_entropy(twin(x).view(3, 2), y[0].where(y[0] >= 0, -100), reduction="sum")
+
+    twin, parameters = reference(model)
+    rows = [i for i in range(N) if i != 2]
+    part = mean_over(rows, lambda i: squares(parameters, score(twin, x[i : i + 1], y[i : i + 1])))
+    assert_matches(result.values, {name: value * len(rows) / N for name, value in part.items()})
+    assert result.samples == N
+
+
+def test_true_labels_of_several_heads():
+    model, x = TwoHeads(), inputs()
+    y = torch.randint(3, (N,)), torch.randn(N, dtype=torch.float64)
+
+    def forward(x):
+        logits, value = model(x)
+        return Product([Categorical(logits), Gaussian(value, 0.5)])
+
+    twin, parameters = reference(model)
+
+    def one(i):
+        logits, value = twin(x[i : i + 1])
+        log_p = logits.log_softmax(-1)[0, y[0][i]] + distributions.Normal(value[0, 0], 0.5).log_prob(y[1][i])
+        return squares(parameters, log_p)
+
+    assert_matches(diagonal_fisher(model, [(x, y)], forward, labels="true"), mean_over(range(N), one))
+
+
+def test_labels_of_the_data_are_not_used_unless_asked_for():
+    model, x = network(3), inputs()
+    one, other = (
+        diagonal_fisher(model, [(x, y)], generator=torch.Generator().manual_seed(0))
+        for y in (torch.zeros(N, dtype=torch.long), torch.full((N,), 2))
+    )
+    assert_matches(one, other, 0)
