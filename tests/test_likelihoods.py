@@ -235,6 +235,25 @@ def test_samples_fit_log_prob():
     assert both.log_prob(labels).isfinite().all()
 
 
+@pytest.mark.parametrize("confidence", [1.0, 30.0, 1e4])
+def test_unlikely_labels_leave_a_gradient(confidence):
+    """However sure the model is, and never by a label that it rules out."""
+    logits = (torch.randn(6, 4) * confidence).requires_grad_()
+    ruled_out = torch.cat([logits, torch.full((6, 1), -INF)], 1)
+    for likelihood in (
+        Categorical(logits),
+        Categorical(logits[:, None]),
+        Categorical(ruled_out),
+        Bernoulli(logits),
+        Gaussian(logits, 1e-3),
+        Product([Categorical(logits), Bernoulli(logits)]),
+    ):
+        log_p = likelihood.log_prob(likelihood.unlikely())
+        assert log_p.isfinite().all()
+        (gradient,) = torch.autograd.grad(log_p.sum(), logits)
+        assert gradient.abs().amax(1).min() > 0.1
+
+
 # what forward may return, and what it may not
 
 

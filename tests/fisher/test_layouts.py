@@ -45,6 +45,18 @@ def test_report_tells_why(around, reason):
     assert explain(Sequence(around), batches)["layer.weight"] == f"torch.func ({reason})"
 
 
+@pytest.mark.parametrize("labels", ["true", "exact"])
+def test_layout_is_noticed_in_a_network_that_is_sure_of_itself(labels):
+    """Labels that it expects have no gradient at all, and so show nothing."""
+    model, (x, y) = Sequence(scrambled), sequences(8, 3)
+    with torch.no_grad():
+        model.head.weight.mul_(1e4)
+    result = estimate(model, [(x, y)], labels=labels)
+    assert result.rules["layer.weight"] == "torch.func (rule Linear.weight disagrees with autograd)"
+    if labels == "true":
+        assert_matches(result.values, empirical_fisher(model, x, y))
+
+
 @pytest.mark.parametrize("layer", [nn.LayerNorm(4), nn.RMSNorm(4)])
 def test_normalisation_fed_time_first(layer):
     model = nn.Sequential(nn.Linear(WIDTH, 4), Sequence(time_first, layer))
@@ -72,6 +84,14 @@ def test_batch_that_cannot_be_taken_apart(around, rule):
     assert_matches(result.values, empirical_fisher(model, x, y))
     assert result.rules["layer.weight"].startswith("rule Linear" if rule else "one sample at a time (")
     assert "forward fails" not in result.rules["layer.weight"]  # it does not: there is just no taking apart
+
+
+@pytest.mark.parametrize("samples", [1, 3, 7])
+def test_samples_cut_a_batch_that_cannot_be_taken_apart(samples):
+    model, (x, y) = Sequence(flattened), sequences(8, 3)
+    batches = [(Packed(x[:5]), y[:5]), (Packed(x[5:]), y[5:])]
+    result = estimate(model, batches, lambda batch: model(batch.open()), labels="true", samples=samples)
+    assert_matches(result.values, empirical_fisher(model, x[:samples], y[:samples]))
 
 
 def test_batch_in_time_first_layout():

@@ -204,6 +204,26 @@ def test_layer_called_more_often_in_a_later_batch():
     assert "called otherwise in a later batch" in result.rules["weight"]
 
 
+@pytest.mark.parametrize("make", [lambda: nn.Linear(WIDTH, 4), OwnLinear, Stored], ids=["Linear", "own", "stored"])
+def test_layer_that_a_later_batch_asks_for(make):
+    """By a number in the batch, so that torch.func can follow, or seem to: that it does right is not yet shown."""
+    model = nn.ModuleDict({"a": make(), "b": make(), "head": nn.Linear(4, 3)})
+    randomise(model).double()
+
+    def forward(batch, model=model):
+        return model["head"](torch.tanh(model[batch["name"]](batch["x"])).mean(1))
+
+    def score(twin, x, y, name):
+        return forward({"x": x, "name": name}, twin).log_softmax(-1)[0, y]
+
+    (x1, y1), (x2, y2) = sequences(4), sequences(5)
+    batches = [{"x": x1, "name": "a", "y": y1}, {"x": x2, "name": "b", "y": y2}]
+    result = estimate(model, batches, forward, labels="true", targets=lambda batch: batch["y"])
+    twin, parameters = reference(model)
+    rows = [(x1[i : i + 1], y1[i], "a") for i in range(4)] + [(x2[i : i + 1], y2[i], "b") for i in range(5)]
+    assert_matches(result.values, mean_over(rows, lambda row: squares(parameters, score(twin, *row))))
+
+
 def test_input_overwritten_in_a_later_batch():
     """Such a batch could not be trained on either: autograd's own error, not the Fisher of another input."""
     model = Sequence(straight)

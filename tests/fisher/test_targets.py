@@ -11,7 +11,7 @@ from truth import assert_matches, empirical_fisher, mean_over, reference, square
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import estimate
-from bitfreeze.likelihoods import Categorical, Gaussian, Product
+from bitfreeze.likelihoods import Categorical, Gaussian, Likelihood, Product
 
 N = 5
 
@@ -94,6 +94,45 @@ def test_true_labels_of_several_heads():
         return squares(parameters, log_p)
 
     assert_matches(diagonal_fisher(model, [(x, y)], forward, labels="true"), mean_over(range(N), one))
+
+
+class Counts(Likelihood):
+    """A likelihood of the user's: one Poisson count a sample. Its Fisher for the log of the rate is the rate."""
+
+    def __init__(self, log_rate):
+        self.log_rate, self.rows, self.noise_shape, self.support_size = log_rate, len(log_rate), log_rate.shape, 1
+
+    def sample(self, noise):
+        steps = distributions.Poisson(self.log_rate.detach().exp()[:, None]).log_prob(torch.arange(40.0)).exp()
+        return (steps.cumsum(1) < noise[:, None]).sum(1)
+
+    def log_prob(self, labels):
+        return labels * self.log_rate - self.log_rate.exp()
+
+    def unlikely(self):
+        return self.log_rate.detach().exp() + 3
+
+    def support(self, k):
+        return self.log_rate.detach().mul(0.5).exp() * self.log_rate
+
+
+def test_likelihood_of_the_users_own():
+    model, x = network(1), inputs()
+
+    def forward(x):
+        return Counts(model(x).squeeze(1))
+
+    exact = estimate(model, [x], forward, labels="exact")
+    twin, parameters = reference(model)
+
+    def one(i):
+        log_rate = twin(x[i : i + 1]).squeeze()
+        return {name: g * log_rate.detach().exp() for name, g in squares(parameters, log_rate).items()}
+
+    assert_matches(exact.values, mean_over(range(N), one))
+    many = estimate(model, [x.repeat(3000, 1)], forward, generator=torch.Generator().manual_seed(0))
+    assert_matches(many.values, exact.values, 0.1)
+    assert many.rules["0.weight"] == "rule Linear.weight"
 
 
 def test_labels_of_the_data_are_not_used_unless_asked_for():

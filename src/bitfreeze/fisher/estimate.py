@@ -141,7 +141,7 @@ class _Run:
             ruled = self._ruled(self.plan, taps, number, n)
             last = k + 1 == len(scores)
             for slot in add_by_rules(self.totals, ruled, taps, number, n, not last, self.plan.untried):
-                self._demote(self.plan, slot, f"{self.plan.reasons[slot.name]} has had no trial")
+                self.plan.choose(slot, Way.ONE_BY_ONE, f"{self.plan.reasons[slot.name]} has had no trial")
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
 
@@ -153,24 +153,22 @@ class _Run:
         return plan.places if alike else None
 
     def _ruled(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> list[Slot]:
-        """The parameters to be left to their rules: not those that this batch uses otherwise than the trial did."""
+        """The parameters to be left to their rules. What this batch uses otherwise than the trial did goes one by one,
+        the way that needs no trial."""
         ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
         for slot in plan.by_way(self.slots, Way.RULE):
             layer = slot.owners[0][0]
             if taps.single(layer, n) is not None:
                 ruled.append(slot)
             elif taps.calls.get(layer):
-                self._demote(plan, slot, "called otherwise in a later batch")
+                plan.choose(slot, Way.ONE_BY_ONE, "called otherwise in a later batch")
             else:
                 idle.append(slot)
         # a parameter that the score does not depend on costs next to nothing to ask for
         for slot, gradient in zip(idle, single_gradients(score, [slot.parameter for slot in idle]), strict=True):
             if gradient is not None:
-                self._demote(plan, slot, "first used in a later batch")
+                plan.choose(slot, Way.ONE_BY_ONE, "first used in a later batch")
         return ruled
-
-    def _demote(self, plan: Plan, slot: Slot, reason: str) -> None:
-        plan.choose(slot, Way.ONE_BY_ONE if plan.places is None else Way.TORCH_FUNC, reason)
 
     def _add_by_fallback(self, plan: Plan, work: Work) -> None:
         by_func = plan.by_way(self.slots, Way.TORCH_FUNC)
