@@ -1,0 +1,52 @@
+"""Reading a dataset's files, each checked against its digest on the way."""
+
+import warnings
+from pathlib import Path
+
+from .catalog import Arrays, DataFile, Dataset, array_digest
+from .errors import DataCorrupt, DataMissing, DataUnverified
+
+
+def read_dataset(dataset: Dataset, root: Path | str | None = None) -> list[Arrays]:
+    """What each file of a dataset decodes to, in the order of its record."""
+    folder = dataset.folder(root)
+    found = [(file, file.find(folder)) for file in dataset.files]
+    absent = [file.path for file, path in found if path is None]
+    if absent:
+        raise DataMissing(missing_sentence(dataset, folder, absent))
+    try:
+        arrays = [read_verified(file, path) for file, path in found if path is not None]
+    except DataCorrupt as error:
+        raise DataCorrupt(f"{error}: run `bitfreeze data get {dataset.name}` to replace it") from error
+    warn_of_unverified(dataset)
+    return arrays
+
+
+def read_verified(file: DataFile, path: Path) -> Arrays:
+    """What a file decodes to; it may stand in another place than its own, under another name."""
+    arrays = file.read(path)
+    if file.digest is not None and array_digest(arrays) != file.digest:
+        found = array_digest(arrays)
+        raise DataCorrupt(
+            f"{path} decodes, but not to what {file.path} holds (digest {found[:16]}…, known is {file.digest[:16]}…)"
+        )
+    return arrays
+
+
+def warn_of_unverified(dataset: Dataset) -> None:
+    unknown = [file.path for file in dataset.files if file.digest is None]
+    if unknown:
+        warnings.warn(
+            f"{dataset.name}: no digest is known of {', '.join(unknown)}, so what is there is used unverified",
+            DataUnverified,
+            stacklevel=3,
+        )
+
+
+def missing_sentence(dataset: Dataset, folder: Path, absent: list[str]) -> str:
+    ways = [
+        *([f"run `bitfreeze data get {dataset.name}`"] if dataset.downloads or dataset.packages else []),
+        f"put {'it' if len(absent) == 1 else 'them'} there by hand",
+        f"set BITFREEZE_DATA to the folder that has {dataset.name}/ in it",
+    ]
+    return f"{dataset.name} needs {', '.join(absent)} in {folder}: {', or '.join(ways)}"

@@ -1,0 +1,25 @@
+"""Where datasets are kept."""
+
+import os
+import sys
+from pathlib import Path
+
+
+def data_root() -> Path:
+    """The folder with a folder for each dataset: ``BITFREEZE_DATA``, or else one in the platform's cache folder."""
+    chosen = os.environ.get("BITFREEZE_DATA")
+    return Path(chosen).expanduser() if chosen else _cache_folder() / "bitfreeze" / "data"
+
+
+def _cache_folder() -> Path:
+    if sys.platform == "win32":
+        return _from_environment("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    return _from_environment("XDG_CACHE_HOME") or Path.home() / ".cache"
+
+
+def _from_environment(variable: str) -> Path | None:
+    """The folder that a variable names; a relative one is to be ignored, as the XDG specification has it."""
+    path = Path(os.environ.get(variable, ""))
+    return path if path.is_absolute() else None
