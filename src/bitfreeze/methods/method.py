@@ -1,0 +1,142 @@
+"""What a method is: a few points at which it takes part in ordinary training."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from ..nets import MultiHead
+from ..streams import Split, Task, TaskData
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples of one task."""
+
+    x: Tensor
+    y: Tensor
+    task: Task
+
+
+@dataclass(frozen=True)
+class Record:
+    """What `bitfreeze list` says of a method."""
+
+    name: str
+    description: str
+    paper: str = ""
+    memory: str = "none"  # how what it keeps grows with the number of tasks
+    replays: bool = False  # whether it sees data of earlier tasks again
+
+
+@dataclass
+class Method:
+    """Plain fine-tuning, and the base of all others: most override two or three of these.
+
+    The fields of a subclass are its options. One object serves one run.
+    """
+
+    record: ClassVar[Record]
+    momentum: float = field(default=0.0, kw_only=True)
+    weight_decay: float = field(default=0.0, kw_only=True)
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        """The network that this method trains; by default the one given."""
+        self.net = net
+        return net
+
+    def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
+        """New ones are made for each task and each drop of the learning rate."""
+        wanted = [p for p in self.net.parameters() if p.requires_grad]
+        return [SGD(wanted, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
+
+    def begin_task(self, task: Task, data: TaskData) -> None:
+        """Before the first epoch, and again where a run continues in the middle of a task."""
+
+    def recall(self, task: Task, data: TaskData) -> None:
+        """For methods that replay: the data of an earlier task, where a run continues after it."""
+
+    def observe(self, batch: Batch, progress: float) -> None:
+        """In training only, before the loss: fill a buffer, anneal. ``progress`` runs from 0 to 1 in each epoch."""
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The training criterion without penalty, and with it the validation criterion: pure, a mean over samples."""
+        return F.cross_entropy(self.logits(batch.x, batch.task), batch.y)
+
+    def penalty(self, task: Task) -> Tensor | None:
+        """What is added to any loss, that of validation too."""
+        return None
+
+    def before_step(self, task: Task) -> None:
+        """Gradients are there: project, mask, clip."""
+
+    def after_step(self, task: Task) -> None:
+        """Parameters have moved: clamp."""
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        """After the best weights were restored, before evaluation."""
+
+    def logits(self, x: Tensor, task: Task) -> Tensor:
+        scores: Tensor = self.net(x, task.index)
+        return scores
+
+    def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
+        """One step of training; returns its loss."""
+        self.observe(batch, progress)
+        return self.step([batch], optimizers)
+
+    def step(self, batches: list[Batch], optimizers: list[Optimizer]) -> Tensor:
+        """Forward, backward and update on the mean over all samples; the first batch is of the task at hand."""
+        task = batches[0].task
+        count = sum(len(batch.y) for batch in batches)
+        loss = torch.stack([self.loss(batch) * (len(batch.y) / count) for batch in batches]).sum()
+        loss = self._with_penalty(loss, task)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.before_step(task)
+        for optimizer in optimizers:
+            optimizer.step()
+        self.after_step(task)
+        return loss.detach()
+
+    def validation_splits(self, task: Task, data: TaskData) -> list[tuple[Task, Split]]:
+        """What the learning-rate schedule looks at."""
+        return [(task, data.valid)]
+
+    @torch.no_grad()
+    def validation_loss(self, splits: Iterable[tuple[Task, Split]], task: Task, batch_size: int) -> float:
+        """The full training criterion over these splits."""
+        total, count = 0.0, 0
+        for owner, split in splits:
+            for x, y in split.batches(batch_size):
+                total += self.loss(Batch(x, y, owner)).item() * len(y)
+                count += len(y)
+        return self._with_penalty(torch.tensor(total / count), task).item()
+
+    def _with_penalty(self, loss: Tensor, task: Task) -> Tensor:
+        penalty = self.penalty(task)
+        return loss if penalty is None else loss + penalty
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must be kept between tasks besides the network: tensors and plain values."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+    def extra_bytes(self) -> int:
+        """All that persists between tasks beyond the plain network, in bytes; buffers of samples are counted apart."""
+        return 0
+
+    def buffer_bytes(self) -> int:
+        """Samples of earlier tasks that are kept, in bytes."""
+        return 0
+
+    def report(self) -> dict[str, float]:
+        """Figures of this method's own, for the record of each task."""
+        return {}

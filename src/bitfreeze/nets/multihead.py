@@ -1,0 +1,18 @@
+"""A backbone that all tasks share, and one linear head for each task."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+
+class MultiHead(nn.Module):
+    """``net(x, task)`` gives the class scores of that task. All heads exist from the start, as in the paper."""
+
+    def __init__(self, backbone: nn.Module, features: int, classes: Sequence[int]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.heads = nn.ModuleList(nn.Linear(features, count) for count in classes)
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        scores: Tensor = self.heads[task](self.backbone(x))
+        return scores

@@ -1,0 +1,34 @@
+"""Networks by name, so that a preset can name one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .mlp import mlp
+from .multihead import MultiHead
+
+
+@dataclass(frozen=True)
+class Network:
+    name: str
+    description: str
+    build: Callable[..., MultiHead]  # (shape, classes, **options)
+
+
+networks: dict[str, Network] = {}
+
+
+def register_network(name: str, description: str, build: Callable[..., MultiHead]) -> None:
+    networks[name] = Network(name, description, build)
+
+
+def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Sequence[int]) -> MultiHead:
+    """The network that ``settings`` describe: its ``kind``, and options of that kind."""
+    options = dict(settings)
+    kind = options.pop("kind")
+    if kind not in networks:
+        raise ValueError(f"there is no network {kind!r}: known are {', '.join(sorted(networks))}")
+    return networks[kind].build(shape, classes, **options)
+
+
+register_network("mlp", "linear layers with ReLU (hidden: their widths)", mlp)

@@ -1,0 +1,33 @@
+"""Streams by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .pairs import digits5, mnist5
+from .permuted import pmnist
+from .stream import Stream
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    name: str
+    description: str
+    needs: tuple[str, ...]  # datasets, as `bitfreeze data` names them
+    make: Callable[..., Stream]  # (seed, **options): the scenario's seed, not the training's
+
+
+streams: dict[str, StreamRecord] = {}
+
+
+def register_stream(name: str, description: str, needs: tuple[str, ...], make: Callable[..., Stream]) -> None:
+    streams[name] = StreamRecord(name, description, needs, make)
+
+
+def make_stream(name: str, *, seed: int = 0, **options: Any) -> Stream:
+    return streams[name].make(seed=seed, **options)
+
+
+register_stream("digits5", "UCI 8x8 digits in five two-class tasks, carried by the package", (), digits5)
+register_stream("mnist5", "MNIST in five two-class tasks", ("mnist",), mnist5)
+register_stream("pmnist", "MNIST ten times, each with its pixels in another order", ("mnist",), pmnist)

@@ -1,0 +1,82 @@
+"""A stream: tasks that come one after another, each with its own images and classes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is told of a task."""
+
+    index: int
+    name: str
+    classes: int
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images as they are stored (uint8) and their labels; pixels become (x / 255 - mean) / std on the way out."""
+
+    x: Tensor
+    y: Tensor
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        per_channel = (-1, *(1,) * (self.x.ndim - 2)) if len(self.mean) > 1 else (1,) * (self.x.ndim - 1)
+        return (1 / (255 * std)).reshape(per_channel), (-mean / std).reshape(per_channel)
+
+    def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """These samples, ready for a network."""
+        scale, shift = self._scale_and_shift
+        return torch.addcmul(shift, self.x[rows].float(), scale), self.y[rows]
+
+    def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All samples in the order they are stored."""
+        for start in range(0, len(self), size):
+            yield self.take(slice(start, start + size))
+
+    def subset(self, rows: Tensor) -> "Split":
+        return Split(self.x[rows], self.y[rows], self.mean, self.std)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    train: Split
+    valid: Split
+    test: Split
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The tasks of a benchmark. Their data are made when asked for: ``stream.load(task)``."""
+
+    name: str
+    shape: tuple[int, ...]
+    tasks: tuple[Task, ...]
+    load: Callable[[Task], TaskData] = field(repr=False)
+
+
+def hold_out(train: Split, share: float, seed: int) -> tuple[Split, Split]:
+    """Training and validation part: a random ``share`` of the samples is kept for validation."""
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
+    count = int(share * len(train))
+    return train.subset(order[count:].sort().values), train.subset(order[:count].sort().values)
+
+
+def validation_of(train: Split, source: str, seed: int) -> tuple[Split, Split]:
+    """``"train"``: the training set itself, as the released code has it for MNIST; ``"holdout"``: 10 % put aside."""
+    if source == "train":
+        return train, train
+    if source == "holdout":
+        return hold_out(train, 0.1, seed)
+    raise ValueError(f"validation={source!r} is not known: use 'train' or 'holdout'")

@@ -1,0 +1,51 @@
+"""The schedule of the paper (that of HAT's code): divide the learning rate when validation stops improving."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How each task is trained."""
+
+    lr: float = 0.05
+    batch: int = 32
+    epochs: int = 200
+    patience: int = 5  # epochs without improvement before the learning rate drops
+    factor: float = 3.0  # by which it is divided
+    lr_min: float = 1e-4  # training ends when it falls below
+    evaluation_batch: int = 2000
+
+
+@dataclass
+class Plateau:
+    """Where the schedule stands within a task. Weights are not rolled back when the learning rate drops."""
+
+    lr: float
+    patience: int
+    epoch: int = 0
+    best_loss: float = float("inf")
+    best: dict[str, Tensor] = field(default_factory=dict)
+    done: bool = False
+
+    def update(self, loss: float, weights: dict[str, Tensor], settings: Settings) -> bool:
+        """Take note of an epoch; returns whether the learning rate dropped, so that optimizers are made anew."""
+        self.epoch += 1
+        self.done = self.epoch >= settings.epochs
+        if loss < self.best_loss:
+            self.best_loss = loss
+            self.best = {name: value.detach().clone() for name, value in weights.items()}
+            self.patience = settings.patience
+            return False
+        self.patience -= 1
+        if self.patience > 0:
+            return False
+        self.lr /= settings.factor
+        self.patience = settings.patience
+        self.done = self.done or self.lr < settings.lr_min
+        return not self.done
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "best": self.best}

@@ -1,0 +1,176 @@
+"""What holds for all methods: a new one is tested by being registered."""
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from bitfreeze.methods import make_method, methods
+from bitfreeze.nets import build_network
+from bitfreeze.streams import Split, TaskData, make_stream
+from bitfreeze.training import Settings, Training, accuracy
+
+SETTINGS = Settings(lr=0.1, batch=32, epochs=2)
+TASKS = 3
+
+
+class Watched(Split):
+    """A split that says when it is read."""
+
+    def take(self, rows):
+        reads.append(self.owner)
+        return super().take(rows)
+
+
+reads: list[int] = []
+
+
+def watched(split: Split, owner: int) -> Watched:
+    result = Watched(split.x, split.y, split.mean, split.std)
+    object.__setattr__(result, "owner", owner)
+    return result
+
+
+def prepare(name):
+    torch.manual_seed(0)
+    stream = make_stream("digits5")
+    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, [t.classes for t in stream.tasks])
+    method = make_method(name, {})
+    return stream, method, method.build(net, stream.tasks)
+
+
+def learn(stream, method, net, task, data=None):
+    data = stream.load(task) if data is None else data
+    for _ in Training(method, net, task, data, SETTINGS, seed=task.index).epochs():
+        pass
+    method.end_task(task, data)
+
+
+def weights(net: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+def same(a, b) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("name", methods)
+def test_learns_and_is_the_same_under_the_same_seed(name):
+    results = []
+    for _ in range(2):
+        stream, method, net = prepare(name)
+        for task in stream.tasks[:TASKS]:
+            learn(stream, method, net, task)
+        results.append(weights(net))
+        assert accuracy(method, net, task, stream.load(task).test, 500) > 80
+    assert same(*results)
+
+
+@pytest.mark.parametrize("name", methods)
+def test_never_reads_test_data_nor_without_replay_an_earlier_task(name):
+    stream, method, net = prepare(name)
+    for task in stream.tasks[:TASKS]:
+        real = stream.load(task)
+        marked = TaskData(watched(real.train, task.index), watched(real.valid, task.index), watched(real.test, 1000))
+        reads.clear()
+        learn(stream, method, net, task, marked)
+        assert reads
+        assert 1000 not in reads
+        earlier = any(owner < task.index for owner in reads)
+        assert earlier == (method.record.replays and task.index > 0 and name == "joint")
+
+
+@pytest.mark.parametrize("name", sorted(set(methods) - {"joint", "er"}))
+def test_heads_of_other_tasks_do_not_move(name):
+    stream, method, net = prepare(name)
+    before = weights(net)
+    learn(stream, method, net, stream.tasks[0])
+    after = weights(net)
+    others = [k for k in after if "heads." in k and "heads.0." not in k]
+    assert others
+    assert same({k: before[k] for k in others}, {k: after[k] for k in others})
+
+
+@pytest.mark.parametrize("name", methods)
+def test_state_goes_into_a_new_object_and_training_goes_on_alike(name):
+    stream, method, net = prepare(name)
+    first, second = stream.tasks[:2]
+    learn(stream, method, net, first)
+    saved, state, random = weights(net), method.state_dict(), torch.get_rng_state()
+    learn(stream, method, net, second)
+    expected = weights(net)
+    stream, other, other_net = prepare(name)
+    if other.record.replays:
+        other.recall(first, stream.load(first))
+    other.load_state_dict(state)
+    other_net.load_state_dict(saved)
+    torch.set_rng_state(random)
+    learn(stream, other, other_net, second)
+    assert same(weights(other_net), expected)
+
+
+@pytest.mark.parametrize("name", methods)
+def test_memory_is_counted_and_grows_as_the_record_says(name):
+    stream, method, net = prepare(name)
+    sizes = []
+    for task in stream.tasks:
+        learn(stream, method, net, task)
+        sizes.append(method.extra_bytes() + method.buffer_bytes())
+    later = sizes[1:]  # a buffer need not be full after the first task
+    growth = {
+        "none": not any(sizes),
+        "O(1)": 0 < max(later) <= 1.01 * min(later),
+        "O(T)": name == "single" or all(b > a for a, b in pairwise(sizes)),  # single makes all networks at the start
+    }
+    assert growth[method.record.memory], sizes
+
+
+def test_fixed_backbone_does_not_forget():
+    stream, method, net = prepare("ft_fix")
+    learn(stream, method, net, stream.tasks[0])
+    before = weights(net.backbone)
+    for task in stream.tasks[1:3]:
+        learn(stream, method, net, task)
+    assert same(weights(net.backbone), before)
+
+
+def test_replay_buffer_keeps_equal_shares_with_right_labels():
+    stream, method, net = prepare("er")
+    method.buffer = 90
+    for task in stream.tasks[:TASKS]:
+        learn(stream, method, net, task)
+    assert [len(split) for split in method.kept.values()] == [30, 30, 30]
+    for index, split in method.kept.items():
+        train = stream.load(stream.tasks[index]).train
+        known = {bytes(x.flatten().tolist()): int(y) for x, y in zip(train.x, train.y, strict=True)}
+        assert all(known[bytes(x.flatten().tolist())] == y for x, y in zip(split.x, split.y.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("rules", ["strict", "released", "text", "algorithm1", "text_straight_through"])
+def test_blip_keeps_to_its_intervals_under_all_rules(rules):
+    torch.manual_seed(0)
+    stream = make_stream("digits5")
+    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, [t.classes for t in stream.tasks])
+    method = make_method("blip", {"rules": rules})
+    method.build(net, stream.tasks)
+    for task in stream.tasks[:TASKS]:
+        learn(stream, method, net, task)
+    assert method.blip.tasks == TASKS
+    assert method.blip.capacity() > 0
+
+
+def test_unknown_options_and_rules_are_refused():
+    with pytest.raises(ValueError, match="blip has no option 'budge'"):
+        make_method("blip", {"budge": 1})
+    loose, net = make_method("blip", {"rules": "loose"}), build_network({"kind": "mlp"}, (4,), [2])
+    with pytest.raises(ValueError, match="rules='loose' is not known"):
+        loose.build(net, ())
+
+
+def test_options_are_plain_values():
+    """They must go into a TOML file."""
+    for method in methods.values():
+        for option in dataclasses.fields(method):
+            assert isinstance(option.default, bool | int | float | str | None), option.name
