@@ -1,0 +1,256 @@
+"""The command line: parse, call experiments, print."""
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+try:
+    import tyro
+except ModuleNotFoundError as missing:
+    raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
+
+from . import data
+from .experiments import table
+from .experiments.config import Config, make_config, require_known
+from .experiments.runner import run
+from .experiments.store import RunFolder, RunRefused, runs_root
+from .experiments.sweep import Outcome, parse_seeds, sweep
+from .methods import methods
+from .nets import networks
+from .streams import Task, streams
+from .training import Epoch, TrainingDiverged
+
+Name = tyro.conf.Positional[str]
+
+
+@dataclass
+class Run:
+    """Carry out a run; the same command again continues one that was cut off."""
+
+    stream: Name
+    """Stream of tasks: see `bitfreeze list`."""
+    method: str = "blip"
+    """Method: see `bitfreeze list`."""
+    variant: str = ""
+    """Named variant of the stream's preset, such as `released`."""
+    seed: int = 0
+    """Seed of the training. The scenario's own is stream.seed."""
+    set: list[str] = field(default_factory=list)
+    """Changes to the preset: training.epochs=40 method.budget=0.2 network.hidden=[100] ..."""
+    threads: int = 0
+    """Threads; 0 leaves it to torch."""
+    checkpoint_seconds: float = 20.0
+    """Save at the end of an epoch when this long has passed since the last time."""
+
+    def do(self) -> None:
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
+        _get_missing_data(config)
+        try:
+            result = run(config, on_epoch=_Printer(), checkpoint_seconds=self.checkpoint_seconds)
+        except KeyboardInterrupt:
+            raise SystemExit(f"\nstopped; to continue: {config.command}") from None
+        print(f"{config.method} {config.label} seed {config.seed}: ACC {result['acc']:.2f}, BWT {result['bwt']:+.2f} "
+              f"({result['seconds']:.0f} s); kept in {runs_root() / config.name}")  # fmt: skip
+
+
+@dataclass
+class Sweep:
+    """Carry out many runs, one in each of several processes, and show the table."""
+
+    stream: Name
+    methods: str = "blip,ft"
+    """Methods, separated by commas; method:variant for a variant."""
+    seeds: str = "0"
+    """0-4, or 0,2,5."""
+    set: list[str] = field(default_factory=list)
+    """Changes to the preset, for all runs."""
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    """Processes at a time, each with one thread."""
+
+    def do(self) -> None:
+        pairs = [name.partition(":") for name in self.methods.split(",")]
+        configs = [
+            make_config(self.stream, method, variant, seed, self.set)
+            for seed in parse_seeds(self.seeds)
+            for method, _, variant in pairs
+        ]
+        _get_missing_data(configs[0])
+        outcomes = sweep(configs, self.workers, _print_outcome)
+        failed = [outcome for outcome in outcomes if outcome.error]
+        rows = table.finished_rows(runs_root(), self.stream)
+        print("\n" + table.to_markdown(table.summarise(rows, self.stream)))
+        print(f"runs are kept in {runs_root() / self.stream}")
+        if failed:
+            raise SystemExit(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
+
+
+@dataclass
+class Table:
+    """Show the finished runs of a stream beside the paper's figures."""
+
+    stream: Name
+    against: str = ""
+    """Compare every method with this one, seed by seed."""
+    csv: bool = False
+    """Print a row for each run as CSV instead."""
+
+    def do(self) -> None:
+        require_known("stream", self.stream, streams)
+        rows = table.finished_rows(runs_root(), self.stream)
+        if not rows:
+            raise SystemExit(
+                f"no finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
+            )
+        lines = table.summarise(rows, self.stream, self.against)
+        print(table.to_csv(rows) if self.csv else table.to_markdown(lines, self.against), end="")
+
+
+@dataclass
+class Show:
+    """Show a run: its settings and its accuracy matrix."""
+
+    run: Name
+    """Its folder, or its name below the folder of runs."""
+
+    def do(self) -> None:
+        path = next((p for p in (Path(self.run), runs_root() / self.run) if (p / "config.toml").exists()), None)
+        if path is None:
+            raise SystemExit(f"there is no run {self.run!r}, neither as a folder nor below {runs_root()}")
+        folder = RunFolder(path)
+        print((path / "config.toml").read_text())
+        for row in folder.read_matrix():
+            print("  ".join(f"{value:6.2f}" for value in row))
+
+
+@dataclass
+class List:
+    """List streams, methods and networks."""
+
+    def do(self) -> None:
+        for title, entries in (
+            ("streams", {s.name: s.description for s in streams.values()}),
+            ("methods", {name: m.record.description for name, m in methods.items()}),
+            ("networks", {n.name: n.description for n in networks.values()}),
+        ):
+            print(f"{title}\n" + "\n".join(f"  {name:10} {text}" for name, text in entries.items()))
+
+
+@dataclass
+class DataList:
+    """List the datasets and whether they are here."""
+
+    def do(self) -> None:
+        for entry in data.status():
+            print(f"{entry.name:15} {entry.state:10} {entry.description}")
+        print(f"folder: {data.data_root()}")
+
+
+@dataclass
+class DataGet:
+    """Get a dataset from a mirror or a package, and verify it."""
+
+    name: Name
+
+    def do(self) -> None:
+        _get(self.name)
+
+
+@dataclass
+class DataVerify:
+    """Compare what a dataset's files hold with what it should be."""
+
+    name: Name
+
+    def do(self) -> None:
+        found = data.verify(self.name)
+        for file in found.files:
+            print(f"{file.state:10} {file.path} {file.detail}".rstrip())
+        if not found.ok:
+            raise SystemExit(f"{self.name} is not whole: bitfreeze data get {self.name}")
+
+
+@dataclass
+class DataWhere:
+    """Tell where a dataset's files are looked for."""
+
+    name: Name
+
+    def do(self) -> None:
+        print(data.where(self.name))
+
+
+@dataclass
+class Data:
+    """Datasets: list, get, verify, where."""
+
+    command: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[DataList, tyro.conf.subcommand("list")]
+        | Annotated[DataGet, tyro.conf.subcommand("get")]
+        | Annotated[DataVerify, tyro.conf.subcommand("verify")]
+        | Annotated[DataWhere, tyro.conf.subcommand("where")]
+    ]
+
+    def do(self) -> None:
+        self.command.do()
+
+
+Command = (
+    Annotated[Run, tyro.conf.subcommand("run")]
+    | Annotated[Sweep, tyro.conf.subcommand("sweep")]
+    | Annotated[Table, tyro.conf.subcommand("table")]
+    | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[List, tyro.conf.subcommand("list")]
+    | Annotated[Data, tyro.conf.subcommand("data")]
+)
+
+
+def main() -> None:
+    """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
+    command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
+    try:
+        command.do()
+    except (ValueError, RunRefused, TrainingDiverged, data.DataMissing, data.DataCorrupt, data.DownloadFailed) as error:
+        raise SystemExit(f"bitfreeze: {error}") from None
+    except OSError as error:
+        raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+
+
+class _Printer:
+    """A line every few seconds: where the run is and how it goes."""
+
+    def __init__(self) -> None:
+        self.printed = time.monotonic()
+
+    def __call__(self, task: Task, epoch: Epoch) -> None:
+        if time.monotonic() - self.printed > 5:
+            self.printed = time.monotonic()
+            print(f"task {task.index + 1} ({task.name})  epoch {epoch.number}  loss {epoch.train_loss:.4f}  "
+                  f"validation {epoch.valid_loss:.4f}  lr {epoch.lr:.2g}", flush=True)  # fmt: skip
+
+
+def _print_outcome(outcome: Outcome) -> None:
+    config = outcome.config
+    print(f"{config.method} {config.label} seed {config.seed}: {outcome.error or 'done'}", flush=True)
+
+
+def _get_missing_data(config: Config) -> None:
+    here = {entry.name for entry in data.status() if entry.state in ("here", "carried")}
+    for name in streams[config.stream].needs:
+        if name not in here:
+            _get(name)
+
+
+def _get(name: str) -> None:
+    got = data.get(name)
+    for note in got.notes:
+        print(note, file=sys.stderr)
+    for file, source in got.sources.items():
+        print(f"{file}: {source}")
+    print(f"in {got.folder}")

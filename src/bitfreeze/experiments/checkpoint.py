@@ -1,0 +1,91 @@
+"""Checkpoints: nested state as safetensors and JSON, written aside and renamed; two are kept, nothing is pickled."""
+
+import hashlib
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TENSORS, TREE = "state.safetensors", "state.json"
+
+
+def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
+    """Write checkpoint ``number`` below ``folder``; whenever this is cut off, the ones before it are whole."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    tree = _encode(state, "", tensors)
+    data = save(tensors)
+    aside = folder / f".{number:06d}.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    (aside / TENSORS).write_bytes(data)
+    (aside / TREE).write_text(json.dumps({"sha256": hashlib.sha256(data).hexdigest(), "state": tree}))
+    place = folder / f"{number:06d}"
+    shutil.rmtree(place, ignore_errors=True)
+    aside.rename(place)
+    for old in _numbers(folder)[:-2]:
+        shutil.rmtree(folder / f"{old:06d}")
+
+
+def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """The newest whole checkpoint and its number. One that is damaged is named, and the one before it used."""
+    for number in reversed(_numbers(folder)):
+        try:
+            return number, _read(folder / f"{number:06d}")
+        except (OSError, ValueError, KeyError) as error:
+            place = folder / f"{number:06d}"
+            warnings.warn(f"checkpoint {place} is damaged ({error}); the one before it is used", stacklevel=2)
+    return None
+
+
+def _read(place: Path) -> dict[str, Any]:
+    from safetensors.torch import load
+
+    data = (place / TENSORS).read_bytes()
+    tree = json.loads((place / TREE).read_text())
+    if hashlib.sha256(data).hexdigest() != tree["sha256"]:
+        raise ValueError(f"{TENSORS} is not what was written")
+    # freshly allocated: where memory-mapped tensors lie would change the last bits of products
+    state = _decode(tree["state"], {name: tensor.clone() for name, tensor in load(data).items()})
+    assert isinstance(state, dict)
+    return state
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.is_dir()) if folder.exists() else []
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().clone().contiguous()
+        return {"tensor": path}
+    if isinstance(value, dict):
+        return {"dict": [[key, _encode(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        return {"list": [_encode(item, f"{path}/{k}", tensors) for k, item in enumerate(value)]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"'{path}' is a {type(value).__name__}: state must be tensors and plain values")
+
+
+def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(node, dict):
+        return node
+    if "tensor" in node:
+        return tensors[node["tensor"]]
+    if "list" in node:
+        return [_decode(item, tensors) for item in node["list"]]
+    return {key: _decode(item, tensors) for key, item in node["dict"]}
+
+
+def random_states() -> dict[str, Tensor]:
+    return {"torch": torch.get_rng_state()}
+
+
+def set_random_states(states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["torch"])

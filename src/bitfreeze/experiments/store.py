@@ -1,0 +1,131 @@
+"""A run on disk: its settings, events, accuracies, bits and checkpoints, below one folder."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .config import Config, to_toml
+
+
+class RunRefused(RuntimeError):
+    """The run cannot be started as asked; what is on disk stays as it is."""
+
+
+def runs_root() -> Path:
+    """BITFREEZE_RUNS, else ./runs."""
+    return Path(os.environ.get("BITFREEZE_RUNS", "runs"))
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoint"
+        self.events_written = 0
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process at a time works on a run."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it") from None
+            yield
+
+    def settle_config(self, config: Config) -> None:
+        """Write the settings of a new run; those of an old one must be the same."""
+        new = tomllib.loads(to_toml({**asdict(config), "environment": environment()}))
+        file = self.path / "config.toml"
+        if not file.exists():
+            write_aside(file, to_toml(new))
+            return
+        old = tomllib.loads(file.read_text())
+        differences = _differences(old, new)
+        if differences:
+            raise RunRefused(
+                f"{self.path} was started with other settings ({'; '.join(differences)}): use those, or delete it"
+            )
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Append an event. Numbers go on from the checkpoint that a run continues at: of each the last one counts."""
+        line = json.dumps({"n": self.events_written, "event": kind, **values})
+        with (self.path / "events.jsonl").open("a") as file:
+            file.write(line + "\n")
+        self.events_written += 1
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events, each number once. A line that was cut off is not one."""
+        file = self.path / "events.jsonl"
+        found: dict[int, dict[str, Any]] = {}
+        for line in file.read_text().splitlines() if file.exists() else []:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            found[event["n"]] = event
+        return [found[n] for n in sorted(found)]
+
+    def write_matrix(self, matrix: list[list[float]]) -> None:
+        """accuracy.csv: a row for each task learned, a column for each task tested; empty where not yet learned."""
+        width = len(matrix[-1])
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        for row in matrix:
+            rows.writerow([repr(value) for value in row] + [""] * (width - len(row)))
+        write_aside(self.path / "accuracy.csv", text.getvalue())
+
+    def read_matrix(self) -> list[list[float]]:
+        file = self.path / "accuracy.csv"
+        if not file.exists():
+            return []
+        return [[float(cell) for cell in row if cell] for row in csv.reader(file.read_text().splitlines())]
+
+    def read_config(self) -> dict[str, Any]:
+        return tomllib.loads((self.path / "config.toml").read_text())
+
+    def result(self) -> dict[str, Any] | None:
+        """The last event of a finished run."""
+        events = self.events()
+        return events[-1] if events and events[-1]["event"] == "finished" else None
+
+
+def environment() -> dict[str, Any]:
+    """What else decides the last bits of a result."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def write_aside(file: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    aside = file.with_name(f".{file.name}.part")
+    aside.write_text(text)
+    aside.replace(file)
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    found = []
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += _differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key} is {a!r} there and {b!r} here")
+    return found

@@ -1,0 +1,64 @@
+"""Settings: presets, variants and changes."""
+
+import tomllib
+from dataclasses import asdict
+
+import pytest
+
+from bitfreeze.experiments.config import make_config, preset, to_toml
+from bitfreeze.methods import methods
+from bitfreeze.streams import streams
+
+
+@pytest.mark.parametrize("stream", streams)
+@pytest.mark.parametrize("method", methods)
+def test_every_method_has_settings_on_every_stream(stream, method):
+    config = make_config(stream, method)
+    assert config.settings.epochs > 0
+    assert config.name == f"{stream}/{method}/seed0"
+    methods[method](**config.method_options)
+
+
+def test_mnist5_has_the_released_settings():
+    config = make_config("mnist5", "blip", "released", seed=3)
+    assert (config.training["lr"], config.training["batch"], config.training["epochs"]) == (0.01, 64, 200)
+    assert (config.method_options["rules"], config.method_options["prior"]) == ("released", 1e-11)
+    assert config.network == {"kind": "mlp", "hidden": [1200]}
+    assert config.name == "mnist5/blip-released/seed3"
+    assert config.command == "bitfreeze run mnist5 --method blip --variant released --seed 3"
+    assert preset("mnist5")["paper"]["blip"] == {"acc": 99.64, "bwt": 0.01}
+
+
+def test_changes_are_applied_and_name_the_run():
+    changes = ["training.epochs=4", "method.budget=0.2", "network.hidden=[5, 6]", "stream.validation=holdout"]
+    config = make_config("digits5", "blip", changes=changes)
+    assert config.training["epochs"] == 4
+    assert config.method_options["budget"] == 0.2
+    assert config.network["hidden"] == [5, 6]
+    assert config.stream_options == {"seed": 0, "validation": "holdout"}
+    other = make_config("digits5", "blip", changes=changes[:-1])
+    assert config.name != other.name
+    assert config.name == make_config("digits5", "blip", changes=changes[::-1]).name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("digit5", "blip"), r"no stream 'digit5': did you mean digits5"),
+        (("digits5", "blib"), r"no method 'blib': did you mean blip"),
+        (("mnist5", "blip", "relased"), r"variant of blip on mnist5 'relased': did you mean released"),
+        (("digits5", "ft", "", 0, ["training.epoch=1"]), r"setting of training 'epoch': did you mean epochs"),
+        (("digits5", "ft", "", 0, ["trainin.epochs=1"]), r"part of the settings 'trainin': did you mean training"),
+        (("digits5", "ft", "", 0, ["epochs"]), r"written part.name=value"),
+    ],
+)
+def test_unknown_names_get_the_near_ones(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make_config(*arguments)
+
+
+def test_toml_round_trip():
+    table = asdict(make_config("mnist5", "blip", "text"))
+    read = tomllib.loads(to_toml(table))
+    assert read["method_options"] == {k: v for k, v in table["method_options"].items() if v is not None}
+    assert read["training"] == table["training"]

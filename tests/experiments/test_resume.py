@@ -1,0 +1,146 @@
+"""A run that is cut off and started again ends as if nothing had happened."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.runner import run
+from bitfreeze.experiments.store import RunFolder, RunRefused
+
+CHANGES = ["training.epochs=4", "network.hidden=[16]"]
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_after(epochs: int):
+    """Stop the run in the middle, as an error would."""
+    left = [epochs]
+
+    def count(task, epoch):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Cut
+
+    return count
+
+
+@pytest.mark.parametrize("method", ["ft", "ft_fix", "single", "joint", "er", "blip"])
+def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
+    config = make_config("digits5", method, changes=CHANGES)
+    run(config, tmp_path / "whole")
+    while True:
+        try:
+            run(config, tmp_path / "parts", on_epoch=cut_after(3), checkpoint_seconds=0)
+            break
+        except Cut:
+            pass
+    whole, parts = ((tmp_path / side / config.name / "accuracy.csv").read_bytes() for side in ("whole", "parts"))
+    assert whole == parts
+    events = RunFolder(tmp_path / "parts" / config.name).events()
+    assert [event["n"] for event in events] == list(range(len(events)))
+    assert sum(event["event"] == "epoch" for event in events) == 20
+
+
+def start(root: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "bitfreeze", "run", "digits5", "--threads", "1", "--checkpoint-seconds", "0"]
+    environment = {**os.environ, "BITFREEZE_RUNS": str(root)}
+    return subprocess.Popen(
+        [*command, "--set", "training.epochs=20", *more],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str]:
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output + errors
+
+
+def test_killed_at_twenty_random_moments(tmp_path):
+    """In training, in the Fisher, between the parts of a checkpoint: wherever the signal finds it."""
+    assert finish(start(tmp_path / "whole"))[0] == 0
+    moments = random.Random(0)
+    name = make_config("digits5", "blip", changes=["training.epochs=20"]).name
+    folder = tmp_path / "killed" / name
+    for _ in range(20):
+        process = start(tmp_path / "killed")
+        events = len(RunFolder(folder).events())
+        deadline = time.monotonic() + 60
+        while len(RunFolder(folder).events()) <= events and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # it has started to train: from now on any moment will do
+        time.sleep(moments.random() * 0.15)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish(start(tmp_path / "killed"))[0] == 0
+    assert (folder / "accuracy.csv").read_bytes() == (tmp_path / "whole" / name / "accuracy.csv").read_bytes()
+
+
+def test_ctrl_c_tells_how_to_continue(tmp_path):
+    process = start(tmp_path, "training.lr=0.01")
+    folder = tmp_path / make_config("digits5", "blip", changes=["training.epochs=20", "training.lr=0.01"]).name
+    while not RunFolder(folder).events():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    code, text = finish(process)
+    assert code != 0
+    assert "to continue: bitfreeze run digits5 --method blip --seed 0 --set training.epochs=20 training.lr=0.01" in text
+
+
+def test_two_processes_on_one_run(tmp_path):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    folder = RunFolder(tmp_path / config.name)
+    with folder.locked(), pytest.raises(RunRefused, match="another process is working on"):
+        run(config, tmp_path)
+
+
+def test_other_settings_under_the_same_name_are_refused_with_the_difference(tmp_path):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    run(config, tmp_path)
+    file = tmp_path / config.name / "config.toml"
+    file.write_text(file.read_text().replace("lr = 0.2", "lr = 0.3"))
+    with pytest.raises(RunRefused, match=r"training\.lr is 0\.3 there and 0\.2 here"):
+        run(config, tmp_path)
+
+
+def test_a_finished_run_is_not_done_again(tmp_path):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    first = run(config, tmp_path)
+    assert run(config, tmp_path, on_epoch=cut_after(0)) == RunFolder(tmp_path / config.name).result()
+    assert first["acc"] == RunFolder(tmp_path / config.name).result()["acc"]
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    with pytest.raises(Cut):
+        run(config, tmp_path, on_epoch=cut_after(6), checkpoint_seconds=0)
+    folder = tmp_path / config.name / "checkpoint"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def no_space(self, data):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", no_space)
+        with pytest.raises(OSError, match="No space left"):
+            run(config, tmp_path, checkpoint_seconds=0)
+    assert all(path.read_bytes() == data for path, data in before.items())
+    run(config, tmp_path)
+
+
+def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path):
+    from bitfreeze.training import TrainingDiverged
+
+    config = make_config("digits5", "ft", changes=[*CHANGES, "training.lr=1e20"])
+    with pytest.raises(TrainingDiverged, match="task 1, epoch 1"):
+        run(config, tmp_path)
