@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD
 
 from bitfreeze import BLIP
 from blip_support import (
@@ -59,11 +60,16 @@ def test_copies_of_one_blip_that_go_the_same_way_stay_the_same() -> None:
         assert_same(twin.state_dict(), blip.state_dict())
 
 
-def test_a_copy_of_what_was_never_attached_is_not_attached() -> None:
-    twin = copy.deepcopy(BLIP(Net()))
-    shift(twin.model)
-    train_sgd(twin.model, 0, steps=1)
-    assert twin.model.heads[0].bias.min() > 90
+def test_a_copy_of_what_was_not_attached_to_all_optimizers_is_not_attached() -> None:
+    for attach in (False, True):
+        model = Net()
+        blip = BLIP(model)
+        if attach:  # to an optimizer that the copy's model does not have
+            blip.attach(SGD(model.parameters(), lr=0.1))
+        twin = copy.deepcopy(blip)
+        shift(twin.model)
+        train_sgd(twin.model, 0, steps=1)
+        assert twin.model.heads[0].bias.min() > 90
 
 
 # wrappers

@@ -190,6 +190,15 @@ def test_to_double_and_back_half_way(rules: str, seed: int) -> None:
         model.float()
 
 
+def test_the_cached_ends_have_the_precision_of_the_parameter() -> None:
+    model, blip = protected()
+    entries = sum(parameter.numel() for parameter in model.parameters())
+    for dtype, size in ((torch.float32, 4), (torch.float64, 8), (torch.float32, 4)):
+        model.to(dtype)
+        blip.clamp_()
+        assert blip.nbytes(cache=True) == (9 + 2 * size) * entries
+
+
 def test_float64_from_the_start() -> None:
     model = Net().double()
     blip = BLIP(model, bits=23, budget=0.3)

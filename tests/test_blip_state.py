@@ -218,3 +218,10 @@ def test_straight_through_keeps_theta_beside_the_rounded_weights() -> None:
         torch.testing.assert_close(value, value.round(), rtol=0, atol=1e-4)
         assert (saved["residual"].abs() <= step / 2 * 1.001).all()
         assert saved["residual"].any()
+
+
+def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
+    model, blip = protected()
+    state = blip.state_dict()
+    with pytest.raises(ValueError, match="rename gives two saved tensors the same name"):
+        BLIP(model).load_state_dict(state, rename=lambda name: "backbone.0.weight")

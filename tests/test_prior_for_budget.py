@@ -38,7 +38,7 @@ def test_the_budget_is_used_and_not_passed(rule: str, depth: int, spread: float,
 
 
 @given(
-    st.lists(st.integers(-60, 60).map(lambda k: 2.0 ** (k / 2)), min_size=1, max_size=12),
+    st.lists(st.integers(-40, 40).map(lambda k: 1.7**k), min_size=1, max_size=12),
     st.integers(1, 23),
     st.floats(0.01, 0.99),
     st.sampled_from(GAINS),

@@ -136,6 +136,15 @@ def test_a_failed_first_consolidate_does_not_hold_them() -> None:
     assert not same(statistics(model), before)
 
 
+def test_a_state_from_before_the_first_task_does_not_hold_them() -> None:
+    model = network(nn.BatchNorm1d(8))
+    blip = BLIP(model, freeze_statistics=True)
+    blip.load_state_dict(BLIP(network(nn.BatchNorm1d(8)), freeze_statistics=True).state_dict())
+    before = statistics(model)
+    learn(model, 0)
+    assert not same(statistics(model), before)
+
+
 def test_the_model_has_no_extra_keys() -> None:
     model = network(nn.BatchNorm1d(8))
     keys = list(model.state_dict())

@@ -76,8 +76,8 @@ class BLIP:
         """Clamp after each optimizer step. By default after any step of any optimizer on a watched parameter, whenever
         it was or will be built; with ``optimizer``, after that one's steps only. ``.remove()`` on the result ends it.
         """
-        self._bind()
         chosen = None if optimizer is None else self._require_watched(unwrap(optimizer))
+        self._bind()
         for attachment in self._attachments:
             if attachment.active and attachment.optimizer is chosen:
                 return attachment
@@ -94,22 +94,18 @@ class BLIP:
         if not self._states:
             self._bind()
         for state in self._states.values():
-            state.before_step_()
             state.after_step_()
 
     def _before_step(self, optimizer: Optimizer) -> None:
-        for state in self._stepped(optimizer):
-            state.before_step_()
+        if self.rules.straight_through:
+            for state in _held_by(optimizer, self._states):
+                state.before_step_()
 
     def _after_step(self, optimizer: Optimizer) -> bool:
-        stepped = self._stepped(optimizer)
+        stepped = _held_by(optimizer, self._states)
         for state in stepped:
             state.after_step_()
         return bool(stepped)
-
-    def _stepped(self, optimizer: Optimizer) -> list[TensorState]:
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return [state for state in self._states.values() if id(state.slot.parameter) in held]
 
     # the end of a task
 
@@ -302,7 +298,7 @@ class BLIP:
             )
 
     def _require_watched(self, optimizer: Optimizer) -> Optimizer:
-        if not self._stepped(optimizer):
+        if not _held_by(optimizer, self._current()):
             raise ValueError(
                 "the optimizer holds none of the watched parameters: build it from this model's parameters, or "
                 "attach() without one"
@@ -343,6 +339,12 @@ class BLIP:
         return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
 
 
+def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:
+    """The states of the parameters that an optimizer steps."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [state for state in states.values() if id(state.slot.parameter) in held]
+
+
 def _require_settings(bits: int, budget: float, prior: float | None, bound: float) -> None:
     if not (isinstance(bits, int) and 1 <= bits <= bit_math.MAX_DEPTH):
         raise ValueError(f"bits must be a whole number from 1 to {bit_math.MAX_DEPTH}, got {bits!r}")
@@ -357,9 +359,11 @@ def _require_settings(bits: int, budget: float, prior: float | None, bound: floa
 def _renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:
     if rename is None:
         return {name: name for name in names}
-    if isinstance(rename, Mapping):
-        return {name: rename.get(name, name) for name in names}
-    return {name: rename(name) for name in names}
+    mapping = rename.get if isinstance(rename, Mapping) else lambda name, _: rename(name)
+    renamed = {name: mapping(name, name) for name in names}
+    if len(set(renamed.values())) < len(renamed):
+        raise ValueError("rename gives two saved tensors the same name: each needs one of its own")
+    return renamed
 
 
 def _require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
