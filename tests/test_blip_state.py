@@ -221,7 +221,7 @@ def test_straight_through_keeps_theta_beside_the_rounded_weights() -> None:
 
 
 def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
-    model, blip = protected()
+    _, blip = protected()
     state = blip.state_dict()
     with pytest.raises(ValueError, match="rename gives two saved tensors the same name"):
-        BLIP(model).load_state_dict(state, rename=lambda name: "backbone.0.weight")
+        blip.load_state_dict(state, rename=lambda name: "backbone.0.weight")

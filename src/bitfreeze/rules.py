@@ -54,8 +54,8 @@ class Rules:
     def text(cls, *, algorithm1: bool = False, straight_through: bool = False) -> "Rules":
         """The paper's main text: as released, but weights are not snapped and the gain is Eq. 8.
 
-        ``algorithm1`` follows Algorithm 1 to the letter: the centre has the old bit count, the Fisher is a sum. A parameter
-        may then lie outside its new interval until the next step clamps it.
+        ``algorithm1`` follows Algorithm 1 to the letter: the centre has the old bit count, the Fisher is a sum. Then a
+        parameter may lie outside its new interval until the next step clamps it.
         """
         return cls(
             centre="rounded_before" if algorithm1 else "rounded",
