@@ -19,6 +19,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributions import Categorical as TorchCategorical
+from torch.distributions import Distribution, OneHotCategorical
 
 
 class Likelihood(ABC):
@@ -35,6 +37,9 @@ class Likelihood(ABC):
     @abstractmethod
     def log_prob(self, labels: Any) -> Tensor:
         """log p(y|x), one number a sample; gradients flow to the network."""
+
+    def require_labels(self, labels: Any) -> None:  # noqa: B027 - most likelihoods take any label
+        """Refuse labels that this likelihood cannot have."""
 
     @abstractmethod
     def unlikely(self) -> Any:
@@ -83,6 +88,11 @@ class Categorical(Likelihood):
             counts = counts & self.mask.bool()
         chosen = self.log_p.gather(-1, labels.clamp(min=0).long().unsqueeze(-1)).squeeze(-1)
         return _sum_per_sample(torch.where(counts, chosen, 0.0))
+
+    def require_labels(self, labels: Tensor) -> None:
+        classes = self.log_p.shape[-1]
+        if labels.numel() and int(labels.max()) >= classes:
+            raise ValueError(f"there is a label {int(labels.max())} but only {classes} classes: labels start at 0")
 
     def unlikely(self) -> Tensor:
         log_p = self.log_p.detach()
@@ -183,6 +193,10 @@ class Product(Likelihood):
         terms = [part.log_prob(y) for part, y in zip(self.parts, labels, strict=True)]
         return torch.stack(terms).sum(0)
 
+    def require_labels(self, labels: Sequence[Any]) -> None:
+        for part, y in zip(self.parts, labels, strict=False):
+            part.require_labels(y)
+
     def unlikely(self) -> tuple[Any, ...]:
         return tuple(part.unlikely() for part in self.parts)
 
@@ -199,7 +213,8 @@ def as_likelihood(output: Any) -> Likelihood:
     if isinstance(output, Likelihood):
         return output
     logits = getattr(output, "logits", output)
-    if not isinstance(logits, Tensor):
+    other = isinstance(output, Distribution) and not isinstance(output, OneHotCategorical | TorchCategorical)
+    if not isinstance(logits, Tensor) or other:
         raise TypeError(
             f"forward returned {type(output).__name__}: return class logits [n, C] or [n, positions, C], an object "
             "with .logits, or one of bitfreeze.likelihoods"

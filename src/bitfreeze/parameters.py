@@ -39,7 +39,7 @@ def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
                 continue
             name = f"{prefix}{attribute}"
             slot = slots.setdefault(id(parameter), Slot(name))
-            if all(module is not owner for owner, _ in slot.owners):  # a module may be registered in two places
+            if (module, attribute) not in slot.owners:  # a module may be registered in two places
                 slot.owners.append((module, attribute))
             if id(module) in modules or name in names:
                 watched.add(id(parameter))

@@ -231,3 +231,32 @@ class TwoHeads(nn.Module):
     def forward(self, x):
         h = torch.tanh(self.body(x))
         return self.classes(h), self.value(h)
+
+
+class OwnLinear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.zeros(WIDTH, 4))
+
+    def forward(self, x):
+        return x @ self.kernel
+
+
+class Stored(OwnLinear):
+    """Computes with a second reference to its parameter, as RNNs do: torch.func's stand-ins do not get there."""
+
+    def __init__(self):
+        super().__init__()
+        self.stored = [self.kernel]
+
+    def forward(self, x):
+        return x @ self.stored[0]
+
+
+class Gru(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(WIDTH, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.gru(x)[0]

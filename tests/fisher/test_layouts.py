@@ -127,6 +127,43 @@ def test_shared_tensor_with_by_chance_as_many_rows_as_a_batch(sizes):
     assert_matches(result.values, empirical_fisher(model, x * weights[:, None], y))
 
 
+@pytest.mark.parametrize("second", [4, 5])
+@pytest.mark.parametrize("keys", [("x", "shared", "y"), ("shared", "x", "y"), ("y", "x", "shared")], ids=str)
+def test_batches_whose_keys_come_in_another_order(keys, second):
+    model = Sequence(flattened)
+    weights = torch.rand(4, dtype=torch.float64) + 0.5
+    (x1, y1), (x2, y2) = sequences(6, 4), sequences(second, 4)
+    parts = {"x": x2, "shared": weights, "y": y2}
+    batches = [{"x": x1, "shared": weights, "y": y1}, {key: parts[key] for key in keys}]
+    result = estimate(
+        model,
+        batches,
+        lambda batch: model(batch["x"] * batch["shared"][:, None]),
+        labels="true",
+        targets=lambda batch: batch["y"],
+    )
+    x, y = torch.cat([x1, x2]), torch.cat([y1, y2])
+    assert_matches(result.values, empirical_fisher(model, x * weights[:, None], y))
+
+
+@pytest.mark.parametrize("labels", ["true", "exact"])
+@pytest.mark.parametrize("second", [4, 5])
+def test_batch_with_other_keys_of_the_same_number(second, labels):
+    """What was shared is now a matter of each sample; without labels no shape tells."""
+    model = Sequence(flattened)
+    shared, own = torch.rand(4, 1, dtype=torch.float64) + 0.5, torch.rand(second, 1, 1, dtype=torch.float64) + 0.5
+    (x1, y1), (x2, y2) = sequences(6, 4), sequences(second, 4)
+    result = estimate(
+        model,
+        [{"x": x1, "shared": shared, "y": y1}, {"x": x2, "own": own, "y": y2}],
+        lambda batch: model(batch["x"] * (batch["own"] if "own" in batch else batch["shared"])),
+        labels=labels,
+        targets=lambda batch: batch["y"],
+    )
+    x, y = torch.cat([x1 * shared, x2 * own]), torch.cat([y1, y2])
+    assert_matches(result.values, estimate(model, zip(x.split(1), y.split(1), strict=True), labels=labels).values)
+
+
 def test_bags_with_offsets():
     """Samples of different lengths in one flat tensor."""
     model = randomise(nn.Sequential(nn.EmbeddingBag(6, 4, mode="sum"), nn.Tanh(), nn.Linear(4, 3))).double()

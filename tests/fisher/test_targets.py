@@ -3,6 +3,7 @@
 from collections import UserDict
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from networks import WIDTH, TwoHeads, inputs, network
@@ -142,3 +143,13 @@ def test_labels_of_the_data_are_not_used_unless_asked_for():
         for y in (torch.zeros(N, dtype=torch.long), torch.full((N,), 2))
     )
     assert_matches(one, other, 0)
+
+
+def test_labels_as_a_list_or_an_array_and_a_label_too_many():
+    model, x = nn.Linear(4, 3), torch.randn(5, 4)
+    y = [0, 1, 2, 1, 0]
+    expected = diagonal_fisher(model, [(x, torch.tensor(y))], labels="true")
+    for given in (y, np.array(y)):
+        assert_matches(diagonal_fisher(model, [(x, given)], labels="true"), expected, 1e-12)
+    with pytest.raises(ValueError, match="label 3 but only 3 classes"):
+        diagonal_fisher(model, [(x, [0, 1, 3, 1, 0])], labels="true")

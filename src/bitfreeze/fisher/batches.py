@@ -15,52 +15,47 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     return batch, None
 
 
-def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """The same structure with each tensor replaced; what is neither a tensor nor a container is left as it is."""
+def map_tensors(function: Callable[[str, Tensor], Any], value: Any, path: str = "") -> Any:
+    """The same structure with each tensor replaced by ``function(its path, itself)``; all else is left as it is."""
     if isinstance(value, Tensor):
-        return function(value)
+        return function(path, value)
     if isinstance(value, Mapping):
         result: Any = copy.copy(value)  # keeps the type of dict-like batches that offer their items as attributes
         for key in value:
-            result[key] = map_tensors(function, value[key])
+            result[key] = map_tensors(function, value[key], f"{path}/{key}")
         return result
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(map_tensors(function, item) for item in value))
     if isinstance(value, tuple | list):
-        return type(value)(map_tensors(function, item) for item in value)
+        items = [map_tensors(function, item, f"{path}/{k}") for k, item in enumerate(value)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    return map_tensors(lambda t: t.to(device, non_blocking=True), value)
+    return map_tensors(lambda _, t: t.to(device, non_blocking=True), value)
 
 
-def row_places(value: Any, n: int) -> list[bool]:
-    """For each tensor of a batch of n samples, in order, whether it has a row for each sample."""
-    places: list[bool] = []
+Places = dict[str, bool]  # for each tensor of a batch, by its path, whether it has a row for each sample
 
-    def look(t: Tensor) -> Tensor:
-        places.append(t.ndim > 0 and len(t) == n)
-        return t
 
-    map_tensors(look, value)
+def row_places(value: Any, n: int) -> Places:
+    """Which tensors of a batch have n rows."""
+    places: Places = {}
+    map_tensors(lambda path, t: places.update({path: t.ndim > 0 and len(t) == n}), value)
     return places
 
 
-def take_rows(value: Any, rows: slice, places: list[bool]) -> Any:
+def take_rows(value: Any, rows: slice, places: Places) -> Any:
     """The given samples of a batch: rows of the tensors at these places."""
-    remaining = iter(places)
-    return map_tensors(lambda t: t[rows] if next(remaining) else t, value)
+    return map_tensors(lambda path, t: t[rows] if places[path] else t, value)
 
 
-def row_tensors(value: Any, places: list[bool]) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
+def row_tensors(value: Any, places: Places) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
     """The tensors at these places, and a function that puts others in their stead."""
-    found: list[Tensor] = []
-    remaining = iter(places)
-    map_tensors(lambda t: found.append(t) if next(remaining) else None, value)
+    found: dict[str, Tensor] = {}
+    map_tensors(lambda path, t: found.update({path: t} if places[path] else {}), value)
 
     def rebuild(replacements: list[Tensor]) -> Any:
-        wanted, others = iter(places), iter(replacements)
-        return map_tensors(lambda t: next(others) if next(wanted) else t, value)
+        others = dict(zip(found, replacements, strict=True))
+        return map_tensors(lambda path, t: others.get(path, t), value)
 
-    return found, rebuild
+    return list(found.values()), rebuild

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot, Watch, find_parameters, require_float
 from . import memory
-from .batches import row_places, split_batch, to_device
+from .batches import Places, row_places, split_batch, to_device
 from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
 from .labels import draw, require_exact_size, require_kind
 from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
@@ -69,7 +69,7 @@ def estimate(
     progress: Progress | None = None,
 ) -> FisherEstimate:
     """As :func:`diagonal_fisher`, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
-    ``progress(done, total)`` is called after each batch, with total None where the data do not tell."""
+    ``progress(done, samples)`` is called after each batch, with how many samples are done and were asked for."""
     started = time.perf_counter()
     require_kind(labels)
     _require_batches(data, samples)
@@ -145,12 +145,11 @@ class _Run:
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
 
-    def _places(self, plan: Plan, x: Any, n: int) -> list[bool] | None:
+    def _places(self, plan: Plan, x: Any, n: int) -> Places | None:
         """Where this batch holds a row for each sample: as in the trial, if it is built alike."""
-        here = row_places(x, n)
-        alike = plan.places is not None and len(here) == len(plan.places)
-        alike = alike and all(there <= now for there, now in zip(plan.places or [], here, strict=True))
-        return plan.places if alike else None
+        there, here = plan.places, row_places(x, n)
+        alike = there is not None and there.keys() == here.keys() and all(here[path] >= there[path] for path in here)
+        return there if alike else None
 
     def _ruled(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> list[Slot]:
         """The parameters to be left to their rules. What this batch uses otherwise than the trial did goes one by one,
@@ -201,6 +200,9 @@ class _Run:
             raise ValueError(
                 "labels='true' needs labels: give batches of (input, labels), or targets=, which finds them"
             )
+        if not isinstance(given, Tensor | tuple) and not (isinstance(given, list) and isinstance(given[0], Tensor)):
+            given = torch.as_tensor(given)
+        likelihood.require_labels(given)
         return to_device(given, self.slots[0].parameter.device)
 
     def _scores(self, likelihood: Likelihood) -> list[Score]:

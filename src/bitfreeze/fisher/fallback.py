@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot
-from .batches import map_tensors, row_tensors, take_rows
+from .batches import Places, row_places, row_tensors, take_rows
 from .memory import row_chunks
 
 Score = Callable[[Likelihood, Any], Tensor]  # one number a sample, from the likelihood and the labels
@@ -30,7 +30,7 @@ class Work:
     labels: Any
     score: Score
     rows: int
-    places: list[bool] | None  # where x holds a row for each sample; None: it cannot be taken apart
+    places: Places | None  # where x holds a row for each sample; None: it cannot be taken apart
 
 
 @torch.no_grad()  # of torch's own autograd: torch.func keeps its own account
@@ -95,11 +95,9 @@ def _single_scores(work: Work) -> Iterator[Tensor]:
         yield work.score(likelihood, take_rows(work.labels, one, _all_places(work.labels))).sum()
 
 
-def _all_places(labels: Any) -> list[bool]:
+def _all_places(labels: Any) -> Places:
     """Labels have a row for each sample everywhere."""
-    places: list[bool] = []
-    map_tensors(lambda _: places.append(True), labels)
-    return places
+    return dict.fromkeys(row_places(labels, 0), True)
 
 
 def single_gradients(score: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot
-from .batches import row_places, take_rows
+from .batches import Places, row_places, take_rows
 from .fallback import Work, add_by_torch_func, single_gradients
 from .registry import Rule, find_rule
 from .taps import Call, Taps, output_gradients, tapped
@@ -29,7 +29,7 @@ class Way(Enum):
 class Plan:
     """The way of each parameter, with the reason in words."""
 
-    places: list[bool] | None  # where a batch holds a row for each sample; None: it cannot be taken apart
+    places: Places | None  # where a batch holds a row for each sample; None: it cannot be taken apart
     provisional: bool  # made from a batch of one sample, which shows little
     ways: dict[str, Way] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Plan:
 def candidate_rule(slot: Slot) -> tuple[Rule | None, str]:
     """The registered rule for a parameter, unless it has several owners."""
     if len(slot.owners) > 1:
-        return None, f"shared by {len(slot.owners)} modules"
+        return None, f"held in {len(slot.owners)} places"
     return find_rule(*slot.owners[0])
 
 
@@ -108,7 +108,7 @@ class Probe:
     def __init__(self, slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood) -> None:
         self.slots, self.forward = slots, forward
         n, labels = likelihood.rows, likelihood.unlikely()
-        self.places: list[bool] | None = row_places(x, n)
+        self.places: Places | None = row_places(x, n)
         self.rows = min(PROBE_ROWS, n)
         # what shows that a batch can be taken apart: some of its samples, run alone, give what they gave in the batch
         part = slice(0, min(PROBE_ROWS, n - 1))
