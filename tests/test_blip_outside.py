@@ -67,7 +67,7 @@ def averaged() -> BLIP:
 CASES = {
     "never attached": (never_attached, "no optimizer is attached, so call blip.attach"),
     "detached": (detached, "no optimizer is attached, so call blip.attach"),
-    "optimizer rebuilt": (optimizer_rebuilt, "no attached optimizer has made a step since the last task"),
+    "optimizer rebuilt": (optimizer_rebuilt, "no optimizer is attached, so call blip.attach"),
     "best weights restored": (best_weights_restored, r"changed after the last step .* so call blip.clamp_\(\) after"),
     "averaged": (averaged, r"changed after the last step .* so call blip.clamp_\(\) after"),
 }

@@ -28,7 +28,9 @@ def test_text_is_released_without_the_snap_and_with_eq8() -> None:
 
 def test_the_flags_of_text_change_one_thing_each() -> None:
     text = Rules.text()
-    assert Rules.text(algorithm1=True) == dataclasses.replace(text, centre="rounded_before", fisher="sum")
+    assert Rules.text(algorithm1=True) == dataclasses.replace(
+        text, centre="rounded_before", fisher="sum", open_range=False
+    )
     assert Rules.text(straight_through=True) == dataclasses.replace(text, straight_through=True)
 
 

@@ -8,19 +8,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 
 class Clamper(Protocol):
-    def _before_step(self, optimizer: Optimizer) -> None: ...
+    def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None: ...
     def _after_step(self, optimizer: Optimizer) -> bool: ...
 
 
 class Attachment:
-    """A clamp after the steps of one optimizer, or of all (``optimizer`` None). It ends with ``remove()``, or when the
-    object that clamps is gone: it does not keep that alive."""
+    """A clamp after the steps of one optimizer, or of all. It ends with ``remove()``, or when the object that clamps is
+    gone: it keeps neither that nor the optimizer alive."""
 
     def __init__(self, clamper: Any, optimizer: Optimizer | None) -> None:
-        self.optimizer = optimizer
         self.steps = 0  # that moved a watched parameter, since the last consolidate
-        self.active = True
+        self._removed = False
         self._clamper: weakref.ref[Clamper] = weakref.ref(clamper)
+        self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._handles: tuple[Any, ...] = ()
         if optimizer is None:
             _to_every_optimizer(self)
@@ -29,8 +29,17 @@ class Attachment:
             after = optimizer.register_step_post_hook(self._after)
             self._handles = before, after
 
+    @property
+    def active(self) -> bool:
+        alive = self._clamper() is not None and (self._optimizer is None or self._optimizer() is not None)
+        return alive and not self._removed
+
+    def is_to(self, optimizer: Optimizer | None) -> bool:
+        """Whether this is attached to that optimizer; None stands for all."""
+        return optimizer is None if self._optimizer is None else self._optimizer() is optimizer
+
     def remove(self) -> None:
-        self.active = False
+        self._removed = True
         _everywhere.discard(self)
         for handle in self._handles:
             handle.remove()
@@ -41,10 +50,11 @@ class Attachment:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _before(self, optimizer: Optimizer, *_: object) -> None:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         clamper = self._clamper()
         if clamper is not None:
-            clamper._before_step(optimizer)
+            closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args begin with the optimizer itself
+            clamper._before_step(optimizer, has_closure=closure is not None)
 
     def _after(self, optimizer: Optimizer, *_: object) -> None:
         clamper = self._clamper()
@@ -67,9 +77,9 @@ def _to_every_optimizer(attachment: Attachment) -> None:
         _hooked = True
 
 
-def _before_any_step(optimizer: Optimizer, *_: object) -> None:
+def _before_any_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     for attachment in tuple(_everywhere):
-        attachment._before(optimizer)
+        attachment._before(optimizer, args, kwargs)
 
 
 def _after_any_step(optimizer: Optimizer, *_: object) -> None:

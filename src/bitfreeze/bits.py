@@ -55,6 +55,8 @@ def _log2_of_1_plus(x: Tensor) -> Tensor:
 
 
 def _denominator(task: int, rule: str) -> int:
+    if task < 1:
+        raise ValueError(f"tasks are counted from 1, got {task}")
     if rule not in ("appendix", "eq8"):
         raise ValueError(f"unknown information gain rule {rule!r}: use 'appendix' or 'eq8'")
     return task + 1 if rule == "appendix" else task

@@ -29,6 +29,7 @@ from .statistics import hold_in_eval, with_running_statistics
 from .tensor_state import TensorState
 
 STATE_FORMAT = 1
+MAX_BOUND = 1e6
 
 
 class BLIP:
@@ -56,16 +57,20 @@ class BLIP:
         rules: Rules | None = None,
         freeze_statistics: bool = False,
     ) -> None:
-        _require_settings(bits, budget, prior, bound)
+        _require_settings(bits, budget, prior, bound, rules)
         self.model = model
-        self.watch = watch if watch is None or isinstance(watch, nn.Module | str) else list(watch)
-        self.depth, self.budget, self.bound = bits, budget, bound
-        self.given_prior = prior
-        self.prior = prior  # the one in force: given, or solved for at the first consolidate
+        several = isinstance(watch, Iterable) and not isinstance(watch, nn.Module | str)
+        self.watch: Watch = list(watch) if several else watch  # type: ignore[arg-type]
+        # plain numbers, whatever kind was given: a state must load under weights_only=True
+        self.depth, self.budget, self.bound = int(bits), float(budget), float(bound)
+        self.given_prior = None if prior is None else float(prior)
+        self.prior = self.given_prior  # the one in force: given, or solved for at the first consolidate
         self.rules = Rules.strict() if rules is None else rules
         self.freeze_statistics = freeze_statistics
         self.tasks = 0
         self._states: dict[str, TensorState] = {}
+        self._absent: dict[str, TensorState] = {}  # of parameters that the model does not have just now
+        self._underway = False  # whether a step has been made since attach()
         self._attachments: list[Attachment] = []
         require_float(self._slots())
         self._warn_of_statistics()
@@ -74,12 +79,15 @@ class BLIP:
 
     def attach(self, optimizer: Optimizer | Any = None) -> Attachment:
         """Clamp after each optimizer step. By default after any step of any optimizer on a watched parameter, whenever
-        it was or will be built; with ``optimizer``, after that one's steps only. ``.remove()`` on the result ends it.
+        it was or will be built; with ``optimizer``, after that one's steps only. ``.remove()`` on the result ends it,
+        and so does the end of this object: keep it.
         """
         chosen = None if optimizer is None else self._require_watched(unwrap(optimizer))
         self._bind()
+        self._underway = False
+        self._attachments = [attachment for attachment in self._attachments if attachment.active]
         for attachment in self._attachments:
-            if attachment.active and attachment.optimizer is chosen:
+            if attachment.is_to(chosen):
                 return attachment
         attachment = Attachment(self, chosen)
         self._attachments.append(attachment)
@@ -94,11 +102,21 @@ class BLIP:
         if not self._states:
             self._bind()
         for state in self._states.values():
-            state.after_step_()
+            if state.slot.find() is not None:
+                state.after_step_()
 
-    def _before_step(self, optimizer: Optimizer) -> None:
+    def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        if not self._underway:
+            self._underway = True
+            self._widen()
         if self.rules.straight_through:
-            for state in _held_by(optimizer, self._states):
+            held = _held_by(optimizer, self._states)
+            if held and has_closure:
+                raise ValueError(
+                    "with straight-through rules the passes must come before the step, not in a closure given to it: "
+                    "call backward() first, then step()"
+                )
+            for state in held:
                 state.before_step_()
 
     def _after_step(self, optimizer: Optimizer) -> bool:
@@ -109,6 +127,7 @@ class BLIP:
 
     # the end of a task
 
+    @torch.inference_mode(False)
     def consolidate(
         self,
         data: Iterable[Any],
@@ -130,7 +149,7 @@ class BLIP:
         If anything is wrong with the input, model and state stay as they were.
         """
         started = time.perf_counter()
-        before, mended = self._states, {}
+        before, mended = (self._states, self._absent), {}
         try:
             self._bind()
             mended = self._require_inside(outside)
@@ -142,7 +161,7 @@ class BLIP:
             after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
         except BaseException:
             self._put_back(mended)
-            self._states = before
+            self._states, self._absent = before
             raise
         reports, histogram = {}, torch.zeros(self.depth + 1, dtype=torch.int64)
         for name, state in after.items():
@@ -201,11 +220,11 @@ class BLIP:
     def capacity(self) -> float:
         """The share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
         bits = self.frozen_bits().values()
-        return sum(int(b.sum(dtype=torch.int64)) for b in bits) / (self.depth * sum(b.numel() for b in bits))
+        return sum(int(b.sum(dtype=torch.int64)) for b in bits) / max(1, self.depth * sum(b.numel() for b in bits))
 
     def nbytes(self, cache: bool = False) -> int:
         """Bytes of state, which do not grow with the number of tasks; with the interval ends cached while training."""
-        return sum(state.nbytes(cache) for state in self._states.values())
+        return sum(state.nbytes(cache) for state in (*self._states.values(), *self._absent.values()))
 
     # saving
 
@@ -217,6 +236,7 @@ class BLIP:
             "prior": self.prior,
             "tasks": self.tasks,
             "tensors": {name: state.state_dict() for name, state in self._states.items()},
+            "absent": {name: state.state_dict() for name, state in self._absent.items()},
         }
 
     def load_state_dict(
@@ -224,8 +244,7 @@ class BLIP:
     ) -> None:
         """Take up a saved state. ``rename`` maps saved parameter names to those of this model. Load the model's own
         weights as usual; parameters that the state does not know start at their own task 1."""
-        if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
-            raise ValueError("this is not a state dict of BLIP: pass what blip.state_dict() returned")
+        _require_state(state)
         mine, theirs = self._settings(), state["settings"]
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
@@ -238,6 +257,9 @@ class BLIP:
             new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
             for name, saved in state["tensors"].items()
         }
+        self._absent = {
+            name: TensorState(Slot(name), self.depth, self.rules, **saved) for name, saved in state["absent"].items()
+        }
         self.prior, self.tasks = state["prior"], state["tasks"]
         self._hold_statistics()
 
@@ -247,7 +269,7 @@ class BLIP:
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""
-        return {**self.__dict__, "_attachments": [None for a in self._attachments if a.active and a.optimizer is None]}
+        return {**self.__dict__, "_attachments": [None for a in self._attachments if a.active and a.is_to(None)]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         attached = state["_attachments"]
@@ -267,13 +289,22 @@ class BLIP:
     def _bind(self) -> None:
         """Take note of the watched parameters as they are now; from here on their bounds are fixed."""
         require_float(self._slots())
-        self._states = self._current()
+        current = self._current()
+        gone = {**self._absent, **self._states}
+        self._absent = {name: s for name, s in gone.items() if name not in current and s.bits is not None}
+        self._states = current
+
+    def _widen(self) -> None:
+        """Weights that were loaded between attach() and the first step may need wider bounds: nothing is clipped."""
+        for name, state in self._states.items():
+            if state.bits is None and state.slot.find() is not None and state.outside()[0]:
+                self._states[name] = self._new_state(state.slot)
 
     def _current(self) -> dict[str, TensorState]:
         """The states of the watched parameters: some may have appeared, or belong to another module now."""
         states = {}
         for slot in self._slots():
-            known = self._states.get(slot.name) or self._new_state(slot)
+            known = self._states.get(slot.name) or self._absent.get(slot.name) or self._new_state(slot)
             if known.bits is not None and known.bits.shape != slot.parameter.shape:
                 raise ValueError(
                     f"'{slot.name}' had the shape {list(known.bits.shape)} when it was consolidated and has "
@@ -305,13 +336,14 @@ class BLIP:
             )
         return optimizer
 
-    def _require_inside(self, outside: str) -> dict[str, Tensor]:
+    def _require_inside(self, outside: str) -> dict[str, tuple[Tensor, Tensor | None]]:
         """Every parameter must be in its interval. Those that were mended are returned as they were before."""
         if outside not in ("raise", "mend"):
             raise ValueError(f"outside={outside!r} is not known: use 'raise' or 'mend'")
-        for name, state in self._states.items():
-            if not torch.isfinite(state.slot.parameter).all():
-                raise ValueError(f"'{name}' has NaN or infinite entries: restore the last good weights before going on")
+        if self.rules.centre == "rounded_before":
+            outside = "mend"  # Algorithm 1 itself leaves parameters outside until the next clip
+        for state in self._states.values():
+            state.require_health()
         found = {name: state.outside() for name, state in self._states.items()}
         beyond = {name: worst for name, (count, worst) in found.items() if count}
         if beyond and outside == "raise":
@@ -320,15 +352,19 @@ class BLIP:
                 f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
                 f"{self._likely_cause()}; or pass outside='mend' to clamp them now"
             )
-        before = {name: self._states[name].slot.parameter.detach().clone() for name in beyond}
+        before = {}
         for name in beyond:
-            self._states[name].after_step_()
+            state = self._states[name]
+            before[name] = state.slot.parameter.detach().clone(), state.residual
+            state.after_step_()
         return before
 
     @torch.no_grad()
-    def _put_back(self, values: dict[str, Tensor]) -> None:
-        for name, value in values.items():
-            self._states[name].slot.parameter.copy_(value)
+    def _put_back(self, values: dict[str, tuple[Tensor, Tensor | None]]) -> None:
+        for name, (value, residual) in values.items():
+            state = self._states[name]
+            state.slot.parameter.copy_(value)
+            state.residual, state.rounded_version = residual, state.slot.parameter._version
 
     def _likely_cause(self) -> str:
         active = [attachment for attachment in self._attachments if attachment.active]
@@ -342,18 +378,34 @@ class BLIP:
 def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:
     """The states of the parameters that an optimizer steps."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return [state for state in states.values() if id(state.slot.parameter) in held]
+    return [state for state in states.values() if id(state.slot.find()) in held]
 
 
-def _require_settings(bits: int, budget: float, prior: float | None, bound: float) -> None:
-    if not (isinstance(bits, int) and 1 <= bits <= bit_math.MAX_DEPTH):
+def _require_settings(bits: int, budget: float, prior: float | None, bound: float, rules: Rules | None) -> None:
+    whole = hasattr(bits, "__index__") and not isinstance(bits, bool)
+    if not (whole and 1 <= bits <= bit_math.MAX_DEPTH):
         raise ValueError(f"bits must be a whole number from 1 to {bit_math.MAX_DEPTH}, got {bits!r}")
     if not 0 < budget < 1:
         raise ValueError(f"budget must lie between 0 and 1 (a share of the bits), got {budget!r}")
     if prior is not None and not 0 < prior < float("inf"):
         raise ValueError(f"prior must be above 0, got {prior!r}")
-    if not 0 < bound < float("inf"):
-        raise ValueError(f"bound must be above 0, got {bound!r}")
+    if not 0 < bound <= MAX_BOUND:
+        raise ValueError(
+            f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
+        )
+    if not isinstance(rules, Rules | None):
+        raise TypeError(f"rules must be Rules.strict(), Rules.released() or Rules.text(), got {rules!r}")
+
+
+def _require_state(state: Any) -> None:
+    keys = ("settings", "prior", "tasks", "tensors", "absent")
+    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT or any(k not in state for k in keys):
+        raise ValueError("this is not a state dict of BLIP: pass what blip.state_dict() returned")
+    kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
+    for name, saved in state["tensors"].items():
+        there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
+        if there and there != kinds:
+            raise ValueError(f"the state of '{name}' is damaged (it holds {there}): use another copy of the state")
 
 
 def _renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:

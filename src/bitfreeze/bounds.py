@@ -8,11 +8,10 @@ from collections.abc import Callable
 from math import ceil, log2, prod
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from .parameters import Slot
+from .parameters import Slot, require_finite
 from .rules import Rules
 
 _FAN_IN: list[tuple[type[nn.Module], str, Callable[[Any], int]]] = [
@@ -37,14 +36,13 @@ def fan_in(module: nn.Module, attribute: str) -> int | None:
 def bound_and_prior_scale(slot: Slot, constant: float, depth: int, rules: Rules) -> tuple[float, float]:
     """The bound b of a tensor, wide enough for the values it has, and the s for which F_0 = prior * s."""
     module, attribute = slot.owners[0]
-    if not torch.isfinite(slot.parameter).all():
-        raise ValueError(f"'{slot.name}' has NaN or infinite entries: restore the last good weights before going on")
+    require_finite(slot)
     largest = slot.parameter.detach().abs().max().item() if slot.parameter.numel() else 0.0
     inputs = fan_in(module, attribute)
-    is_bias = attribute.split(".")[-1].startswith("bias") or attribute.endswith("bias")
+    is_bias = attribute.startswith("bias") or attribute.endswith("bias")
     bound = 1.0 if is_bias else 2 * max(largest, 1 / 8)
     if inputs is not None:
-        bound = constant / inputs**0.5
+        bound = constant / max(1, inputs) ** 0.5
     if largest > bound * (1 - 2.0**-depth):  # given weights beyond the range: nothing is ever clipped to fit it
         bound = 2 * largest
     if rules.power_of_two:

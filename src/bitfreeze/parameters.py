@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
 
 Watch = nn.Module | str | Iterable[nn.Module | str] | None
 
@@ -19,21 +20,25 @@ class Slot:
 
     @property
     def parameter(self) -> nn.Parameter:
-        module, attribute = self.owners[0]
-        parameter = module._parameters[attribute]
+        parameter = self.find()
         assert parameter is not None
         return parameter
+
+    def find(self) -> nn.Parameter | None:
+        """The parameter, or None where its module no longer has it (pruned, parametrised, set to None)."""
+        module, attribute = self.owners[0]
+        return module._parameters.get(attribute)
 
 
 def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
     """The watched parameters of a model, tied ones once. ``watch`` is a part of it, or several parts or names."""
     parts = _parts(model, watch)
     modules = {id(module) for module in watched_modules(model, parts)}
-    unseen = {part for part in parts if isinstance(part, str)}
-    names = frozenset(unseen)
+    wanted = [part for part in parts if isinstance(part, str)]
+    unseen = set(wanted)
     slots: dict[int, Slot] = {}
     watched: set[int] = set()
-    for prefix, module in _walk(model):
+    for prefix, path, module in _walk(model):
         for attribute, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -41,14 +46,21 @@ def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
             slot = slots.setdefault(id(parameter), Slot(name))
             if (module, attribute) not in slot.owners:  # a module may be registered in two places
                 slot.owners.append((module, attribute))
-            if id(module) in modules or name in names:
+            meant = [part for part in wanted if _means(part, name) or _means(part, f"{path}{attribute}")]
+            if id(module) in modules or meant:
                 watched.add(id(parameter))
-                unseen.discard(name)
+                unseen.difference_update(meant)
     if unseen:
-        raise ValueError(f"watch names '{min(unseen)}', which the model does not have: see model.named_parameters()")
+        some = ", ".join(slot.name for slot in list(slots.values())[:3])
+        raise ValueError(f"watch names '{min(unseen)}', which the model does not have: its parameters are {some}, ...")
     if not watched:
         raise ValueError("there is nothing to watch: no parameter of the model lies under watch")
     return [slot for key, slot in slots.items() if key in watched]
+
+
+def _means(part: str, name: str) -> bool:
+    """A name of watch is that of a parameter, or of a module with all that is in it."""
+    return name == part or name.startswith(f"{part}.")
 
 
 def watched_modules(model: nn.Module, watch: Watch = None) -> list[nn.Module]:
@@ -69,10 +81,12 @@ def _parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
     return parts
 
 
-def _walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    yield prefix, module
+def _walk(module: nn.Module, prefix: str = "", path: str = "") -> Iterator[tuple[str, str, nn.Module]]:
+    """Every module, with the prefix of its parameters' names: without those of wrappers, and as torch has it."""
+    yield prefix, path, module
     for name, child in module.named_children():
-        yield from _walk(child, prefix if _is_wrapper(module, name) else f"{prefix}{name}.")
+        inside = prefix if _is_wrapper(module, name) else f"{prefix}{name}."
+        yield from _walk(child, inside, f"{path}{name}.")
 
 
 def _is_wrapper(module: nn.Module, child_name: str) -> bool:
@@ -84,8 +98,15 @@ def _is_wrapper(module: nn.Module, child_name: str) -> bool:
 def require_float(slots: Iterable[Slot]) -> None:
     """Half precision has fewer significant bits than a 20-bit grid needs."""
     for slot in slots:
+        if isinstance(slot.parameter, UninitializedParameter):
+            raise ValueError(f"'{slot.name}' has no values yet: run the model once on a batch, then watch it")
         if slot.parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(
                 f"'{slot.name}' is {str(slot.parameter.dtype).removeprefix('torch.')}, which cannot hold the bits to "
                 "be frozen: keep float32 master weights (model.float(), and autocast for speed)"
             )
+
+
+def require_finite(slot: Slot) -> None:
+    if not torch.isfinite(slot.parameter).all():
+        raise ValueError(f"'{slot.name}' has NaN or infinite entries: restore the last good weights before going on")

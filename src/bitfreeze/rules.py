@@ -24,7 +24,10 @@ class Rules:
     """Round bounds up to a power of two, so that every interval end is exact in float32."""
 
     fan_in_bias_prior: bool = False
-    """Give a bias the prior of its layer's weights, prior * fan_in, whatever its own bound."""
+    """Give a bias the prior of its layer's weights, prior * fan_in (for its usual bound of 1)."""
+
+    open_range: bool = False
+    """Stay within +-bound * (1 - 2^-N) rather than +-bound."""
 
     straight_through: bool = False
     """Forward and backward passes see Q(theta, N); the optimizer steps theta (straight-through estimator)."""
@@ -48,14 +51,15 @@ class Rules:
     @classmethod
     def released(cls) -> "Rules":
         """What the published figures were made with: weights snapped to Q(theta, S), intervals centred there anew."""
-        return cls(centre="rounded", snap=True, power_of_two=False, fan_in_bias_prior=True)
+        return cls(centre="rounded", snap=True, power_of_two=False, fan_in_bias_prior=True, open_range=True)
 
     @classmethod
     def text(cls, *, algorithm1: bool = False, straight_through: bool = False) -> "Rules":
         """The paper's main text: as released, but weights are not snapped and the gain is Eq. 8.
 
-        ``algorithm1`` follows Algorithm 1 to the letter: the centre has the old bit count, the Fisher is a sum. Then a
-        parameter may lie outside its new interval until the next step clamps it.
+        ``algorithm1`` and ``straight_through`` together follow Algorithm 1 to the letter. The first: the centre has the
+        old bit count (so that a parameter may lie outside its new interval until the next step clamps it) and the
+        Fisher is a sum. The second: passes see Q(theta, N), which the appendix says was not done.
         """
         return cls(
             centre="rounded_before" if algorithm1 else "rounded",
@@ -63,5 +67,6 @@ class Rules:
             fisher="sum" if algorithm1 else "mean",
             power_of_two=False,
             fan_in_bias_prior=True,
+            open_range=not algorithm1,
             straight_through=straight_through,
         )

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from . import bits as b
-from .parameters import Slot, require_float
+from .parameters import Slot, require_finite, require_float
 from .rules import Rules
+
+SMALL, HEALTH_STEPS = 10_000, 32
 
 
 @dataclass
@@ -25,7 +27,10 @@ class TensorState:
     centre: Tensor | None = None  # int32, in units of bound * 2^-depth
     fisher: Tensor | None = None  # float32: F_{0:t}
     residual: Tensor | None = None  # straight-through only: what rounding took from the parameter
+    rounded_version: int = -1  # of the parameter when that was taken: one that was loaded since has no residual
     ends: tuple[Tensor, Tensor] | None = None  # cache of the interval
+    steps: int = 0
+    health: Tensor | float = 0.0  # 0, or NaN once a step has left entries that are not finite
 
     # training: stay inside the interval
 
@@ -33,7 +38,7 @@ class TensorState:
     def before_step_(self) -> None:
         """Straight-through: the parameter holds Q(theta, N) for the passes; give it theta back for the step."""
         if self.residual is not None:
-            self.slot.parameter.add_(self.residual.to(self.slot.parameter.device))
+            self.slot.parameter.copy_(self.theta())
             self.residual = None
 
     @torch.no_grad()
@@ -41,35 +46,47 @@ class TensorState:
         """Eq. 4: back into the interval. Doing it twice changes nothing."""
         self.before_step_()
         parameter = self.slot.parameter
+        self._check_health(parameter)
         low, high = self.interval()
         parameter.clamp_(low, high)
         if self.rules.straight_through:
             rounded = b.quantize(parameter, self.depth, self.bound)
             self.residual = parameter - rounded
             parameter.copy_(rounded)
+            self.rounded_version = parameter._version
+
+    def _check_health(self, parameter: Tensor) -> None:
+        """The clamp would hide infinite entries. 0 * their sum is NaN and stays NaN, in a sum that no step waits for.
+
+        A large tensor is looked at now and then only, for it costs a tenth of a step: what makes a weight's gradient
+        infinite makes that of its bias so too, and what diverges goes on diverging.
+        """
+        self.steps += 1
+        if parameter.numel() > SMALL and self.steps % HEALTH_STEPS:
+            return
+        if isinstance(self.health, Tensor):
+            self.health = self.health.to(parameter.device)
+        self.health = 0 * parameter.sum() + self.health
 
     def interval(self) -> tuple[Any, Any]:
         """The ends of the interval: two numbers before the first task has ended, then two tensors, cached."""
         parameter = self.slot.parameter
+        if parameter.dtype not in (torch.float32, torch.float64):
+            require_float([self.slot])
         if self.bits is None or self.centre is None:
-            edge = self.bound * (1 - 2.0**-self.depth) if self._open_range else self.bound
+            edge = self.bound * (1 - 2.0**-self.depth) if self.rules.open_range else self.bound
             return -edge, edge
         stale = self.ends is None or self.ends[0].device != parameter.device or self.ends[0].dtype != parameter.dtype
         if stale:
-            require_float([self.slot])
             self._follow(parameter.device)
             low, high = b.interval(
-                self.centre, self.bits, self.depth, self.bound, parameter.dtype, open_range=self._open_range
+                self.centre, self.bits, self.depth, self.bound, parameter.dtype, open_range=self.rules.open_range
             )
             if low.stride() != parameter.stride():  # clamping is fast only where all three are laid out alike
                 low, high = torch.empty_like(parameter).copy_(low), torch.empty_like(parameter).copy_(high)
             self.ends = low.detach(), high.detach()
         assert self.ends is not None
         return self.ends
-
-    @property
-    def _open_range(self) -> bool:
-        return self.rules.centre != "nested"
 
     def _follow(self, device: torch.device) -> None:
         """State lives where the parameter lives."""
@@ -81,7 +98,19 @@ class TensorState:
     def theta(self) -> Tensor:
         """The parameter itself, where straight-through training keeps it apart from its rounded value."""
         parameter = self.slot.parameter.detach()
-        return parameter if self.residual is None else parameter + self.residual.to(parameter.device)
+        if self.residual is None or parameter._version != self.rounded_version:
+            return parameter
+        return parameter + self.residual.to(parameter.device)
+
+    def require_health(self) -> None:
+        """Every step since the last task has left finite entries, also where the clamp has hidden that."""
+        require_finite(self.slot)
+        sick, self.health = float(self.health) != 0, 0.0
+        if sick:
+            raise ValueError(
+                f"'{self.slot.name}' has had NaN or infinite entries after a step, which the clamp made finite: "
+                "restore the last good weights, and look at the learning rate and the data"
+            )
 
     def outside(self) -> tuple[int, float]:
         """How many entries lie outside their interval, and by how much at most."""
@@ -145,4 +174,4 @@ class TensorState:
         device = self.slot.parameter.device
         empty: dict[str, Any] = {"bits": None, "centre": None, "fisher": None, "residual": None, "ends": None}
         values = {k: v.to(device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()}
-        return replace(self, **{**empty, **values})
+        return replace(self, **{**empty, **values}, rounded_version=self.slot.parameter._version)

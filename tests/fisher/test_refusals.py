@@ -153,7 +153,7 @@ def test_one_batch_instead_of_many(model, data):
 
 @pytest.mark.parametrize("samples", [0, -3])
 def test_number_of_samples(model, x, samples):
-    refuses(ValueError, f"samples must be at least 1, got {samples}", model, [x], samples=samples)
+    refuses(ValueError, f"samples must be at least 1, a whole number, got {samples}", model, [x], samples=samples)
 
 
 @pytest.mark.parametrize("labels", ["empirical", "", None])

@@ -75,9 +75,8 @@ def estimate(
     _require_batches(data, samples)
     slots = find_parameters(model, watch)
     require_float(slots)
-    run = _Run(slots, forward or model, labels, generator)
     with undisturbed(model, slots), memory.memory_limit(memory_bytes):
-        run.seed()
+        run = _Run(slots, forward or model, labels, generator)
         for batch in data:
             x, given = split_batch(batch)
             run.add(x, targets(batch) if targets is not None else given, samples)
@@ -110,16 +109,13 @@ class _Run:
     def __init__(
         self, slots: Sequence[Slot], forward: Callable[[Any], Any], labels: str, generator: torch.Generator | None
     ) -> None:
-        self.slots, self.forward, self.kind, self.generator = slots, forward, labels, generator
+        self.slots, self.forward, self.kind = slots, forward, labels
+        # without one of the user's: one that follows from torch's random state, which itself is left alone
+        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.layers = tapped_layers(slots)
         self.totals = zeros(slots)
         self.samples = 0
         self.plan: Plan | None = None
-
-    def seed(self) -> None:
-        """Without a generator of the user's: one that follows from torch's random state, which itself is left alone."""
-        if self.generator is None:
-            self.generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
 
     def add(self, x: Any, given: Any, limit: int | None) -> None:
         x = to_device(x, self.slots[0].parameter.device)
@@ -194,7 +190,6 @@ class _Run:
             require_exact_size(likelihood)
             return None
         if self.kind == "sample":
-            assert self.generator is not None
             return draw(likelihood, self.generator)
         if given is None:
             raise ValueError(
@@ -220,8 +215,8 @@ def _require_batches(data: Any, samples: int | None) -> None:
         raise TypeError(
             f"data must be an iterable of batches, not a {type(data).__name__}: wrap a single batch in a list"
         )
-    if samples is not None and samples < 1:
-        raise ValueError(f"samples must be at least 1, got {samples}")
+    if samples is not None and (not isinstance(samples, int) or samples < 1):
+        raise ValueError(f"samples must be at least 1, a whole number, got {samples!r}")
 
 
 def _require_usable(score: Tensor) -> None:

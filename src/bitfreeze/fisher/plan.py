@@ -138,16 +138,17 @@ class Probe:
             self.likelihood = as_likelihood(self.forward(x))
         self.log_prob = self.likelihood.log_prob(labels)
 
-    def subtract_truth(self, found: dict[str, Tensor], slots: Sequence[Slot]) -> set[str]:
-        """found -= squared gradients by autograd, one sample at a time; returns which parameters have one at all."""
-        reached = set()
+    def truth(self, slots: Sequence[Slot]) -> dict[str, Tensor]:
+        """The sum of squared gradients by autograd, one sample at a time, for the parameters that have one at all."""
+        totals: dict[str, Tensor] = {}
         for number in self.log_prob[: self.rows]:
             gradients = single_gradients(number, [slot.parameter for slot in slots])
             for slot, gradient in zip(slots, gradients, strict=True):
-                if gradient is not None:
-                    reached.add(slot.name)
-                    found[slot.name].addcmul_(gradient, gradient, value=-1)
-        return reached
+                if gradient is not None and slot.name in totals:
+                    totals[slot.name].addcmul_(gradient, gradient)
+                elif gradient is not None:
+                    totals[slot.name] = gradient.square()
+        return totals
 
 
 def make_plan(
@@ -173,18 +174,17 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph=True), strict=True))
     for slot in slots:
         plan.reasons[slot.name] = _try_rule(scratch[slot.name], slot, probe, calls, deltas)
-    largest = {slot.name: _largest(scratch[slot.name]) for slot in slots}
-    reached = probe.subtract_truth(scratch, slots)
-    plan.reached = bool(reached)
+    truth = probe.truth(slots)
+    plan.reached = bool(truth)
     for slot in slots:
         _, name = candidate_rule(slot)
-        agrees = _negligible(scratch[slot.name], largest[slot.name])
-        if slot.name not in reached and not probe.taps.calls.get(slot.owners[0][0]):
+        agrees, tried = _agree(scratch[slot.name], truth.get(slot.name))
+        if slot.name not in truth and not probe.taps.calls.get(slot.owners[0][0]):
             plan.choose(slot, Way.IDLE, Way.IDLE.value)
         elif not plan.reasons[slot.name]:
             if agrees:
                 plan.choose(slot, Way.RULE, name)
-                plan.untried |= set() if largest[slot.name] else {slot.name}
+                plan.untried |= set() if tried else {slot.name}
             else:
                 plan.reasons[slot.name] = f"{name} disagrees with autograd"
 
@@ -220,16 +220,15 @@ def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: di
             add_by_torch_func(scratch, slots, work)
         except Exception as error:  # torch.func raises many kinds on what it cannot transform: the reason is reported
             failure = f"torch.func: {first_line(error)}"
-    largest = {slot.name: _largest(scratch[slot.name]) for slot in slots}
-    probe.subtract_truth(scratch, slots)
+    truth = probe.truth(slots)
     for slot in slots:
         reason = plan.reasons[slot.name]
-        agrees = _negligible(scratch[slot.name], largest[slot.name])
+        agrees, tried = _agree(scratch[slot.name], truth.get(slot.name))
         if failure:
             plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; {failure}")
         elif not agrees:
             plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; torch.func disagrees with autograd")
-        elif not largest[slot.name]:
+        elif not tried:
             plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; no gradient to try torch.func with")
         else:
             plan.choose(slot, Way.TORCH_FUNC, reason)
@@ -239,15 +238,20 @@ def log_prob_score(likelihood: Likelihood, labels: Any) -> Tensor:
     return likelihood.log_prob(labels)
 
 
-def _negligible(difference: Tensor, largest: float) -> bool:
-    """Rounding is far below a thousandth of the largest entry; a wrong layout is far above. Leaves zeros."""
-    small = _largest(difference.abs_()) <= 1e-3 * largest
-    difference.zero_()
-    return small
+def _agree(found: Tensor, truth: Tensor | None) -> tuple[bool, bool]:
+    """Whether they agree, and whether there was anything to compare but zeros.
 
-
-def _largest(values: Tensor) -> float:
-    return values.max().item() if values.numel() else 0.0
+    Entry by entry: rounding is far below a thousandth of an entry, or of the square of a ten-thousandth of the largest
+    gradient; a wrong layout is far above. Leaves zeros in ``found`` and uses up ``truth``.
+    """
+    if truth is None or not truth.numel():
+        agrees = not found.any()
+        found.zero_()
+        return agrees, False
+    largest = truth.max()
+    agrees = bool((found.sub_(truth).abs_() <= truth.mul_(1e-3).add_(1e-8 * largest)).all())
+    found.zero_()
+    return agrees, bool(largest > 0)
 
 
 def first_line(error: Exception) -> str:

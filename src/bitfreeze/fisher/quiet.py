@@ -26,6 +26,7 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
         if "torch._dynamo" in sys.modules:  # hooks added after a model was compiled do not fire in compiled code
@@ -54,7 +55,7 @@ def _require_independent_samples(model: nn.Module) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise ValueError(
                 f"'{name}' normalises with the statistics of the batch even in eval mode, so one sample's gradient "
-                "depends on the others: use track_running_stats=True, or GroupNorm"
+                "depends on the others (watched or not): use track_running_stats=True, or GroupNorm"
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
             raise ValueError(
