@@ -24,12 +24,10 @@ from .consolidation import Consolidation, report_tensor
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
 from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
+from .refusals import STATE_FORMAT, renamed, require_same_model, require_settings, require_state
 from .rules import Rules
 from .statistics import hold_in_eval, with_running_statistics
 from .tensor_state import TensorState
-
-STATE_FORMAT = 1
-MAX_BOUND = 1e6
 
 
 class BLIP:
@@ -57,7 +55,7 @@ class BLIP:
         rules: Rules | None = None,
         freeze_statistics: bool = False,
     ) -> None:
-        _require_settings(bits, budget, prior, bound, rules)
+        require_settings(bits, budget, prior, bound, rules)
         self.model = model
         several = isinstance(watch, Iterable) and not isinstance(watch, nn.Module | str)
         self.watch: Watch = list(watch) if several else watch  # type: ignore[arg-type]
@@ -244,15 +242,15 @@ class BLIP:
     ) -> None:
         """Take up a saved state. ``rename`` maps saved parameter names to those of this model. Load the model's own
         weights as usual; parameters that the state does not know start at their own task 1."""
-        _require_state(state)
+        require_state(state)
         mine, theirs = self._settings(), state["settings"]
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
             raise ValueError(f"the state was saved with other settings ({'; '.join(differences)}): use the same")
         slots = {slot.name: slot for slot in self._slots()}
-        new_names = _renamed(state["tensors"], rename)
-        _require_same_model(slots, {new_names[name]: saved for name, saved in state["tensors"].items()})
+        new_names = renamed(state["tensors"], rename)
+        require_same_model(slots, {new_names[name]: saved for name, saved in state["tensors"].items()})
         self._states = {
             new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
             for name, saved in state["tensors"].items()
@@ -379,57 +377,6 @@ def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[Tenso
     """The states of the parameters that an optimizer steps."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return [state for state in states.values() if id(state.slot.find()) in held]
-
-
-def _require_settings(bits: int, budget: float, prior: float | None, bound: float, rules: Rules | None) -> None:
-    whole = hasattr(bits, "__index__") and not isinstance(bits, bool)
-    if not (whole and 1 <= bits <= bit_math.MAX_DEPTH):
-        raise ValueError(f"bits must be a whole number from 1 to {bit_math.MAX_DEPTH}, got {bits!r}")
-    if not 0 < budget < 1:
-        raise ValueError(f"budget must lie between 0 and 1 (a share of the bits), got {budget!r}")
-    if prior is not None and not 0 < prior < float("inf"):
-        raise ValueError(f"prior must be above 0, got {prior!r}")
-    if not 0 < bound <= MAX_BOUND:
-        raise ValueError(
-            f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
-        )
-    if not isinstance(rules, Rules | None):
-        raise TypeError(f"rules must be Rules.strict(), Rules.released() or Rules.text(), got {rules!r}")
-
-
-def _require_state(state: Any) -> None:
-    keys = ("settings", "prior", "tasks", "tensors", "absent")
-    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT or any(k not in state for k in keys):
-        raise ValueError("this is not a state dict of BLIP: pass what blip.state_dict() returned")
-    kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
-    for name, saved in state["tensors"].items():
-        there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
-        if there and there != kinds:
-            raise ValueError(f"the state of '{name}' is damaged (it holds {there}): use another copy of the state")
-
-
-def _renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:
-    if rename is None:
-        return {name: name for name in names}
-    mapping = rename.get if isinstance(rename, Mapping) else lambda name, _: rename(name)
-    renamed = {name: mapping(name, name) for name in names}
-    if len(set(renamed.values())) < len(renamed):
-        raise ValueError("rename gives two saved tensors the same name: each needs one of its own")
-    return renamed
-
-
-def _require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
-    missing = sorted(set(tensors) - set(slots))
-    if missing:
-        raise ValueError(
-            f"the state is of another model: it knows '{missing[0]}', which is not watched here (see rename=)"
-        )
-    for name, saved in tensors.items():
-        if "bits" in saved and saved["bits"].shape != slots[name].parameter.shape:
-            raise ValueError(
-                f"the state is of another model: '{name}' has the shape {list(saved['bits'].shape)} there and "
-                f"{list(slots[name].parameter.shape)} here"
-            )
 
 
 def _warn_of_exhaustion(result: Consolidation) -> None:

@@ -50,11 +50,16 @@ class Config:
 
     @property
     def command(self) -> str:
-        words = ["bitfreeze run", self.stream, "--method", self.method]
-        words += ["--variant", self.variant] if self.variant else []
-        words += ["--seed", str(self.seed)]
-        words += ["--set", *self.changes] if self.changes else []
-        return " ".join(words)
+        return run_command(self.stream, self.method, self.variant, self.seed, self.changes)
+
+
+def run_command(stream: str, method: str, variant: str, seed: int, changes: Iterable[str]) -> str:
+    """What to type for a run."""
+    words = ["bitfreeze run", stream, "--method", method]
+    words += ["--variant", variant] if variant else []
+    words += ["--seed", str(seed)]
+    words += ["--set", *changes] if changes else []
+    return " ".join(words)
 
 
 def preset(stream: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from .config import preset
+from .config import preset, run_command
 from .store import RunFolder
 
 COLUMNS = [
@@ -37,18 +37,10 @@ def finished_rows(root: Path, stream: str) -> list[dict[str, Any]]:
                 "seed": config["seed"],
                 "epochs_cap": config["training"]["epochs"],
                 "protocol": config["protocol"],
-                "command": _command(config),
+                "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
             }
         )
     return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
-
-
-def _command(config: dict[str, Any]) -> str:
-    words = ["bitfreeze run", config["stream"], "--method", config["method"]]
-    words += ["--variant", config["variant"]] if config["variant"] else []
-    words += ["--seed", str(config["seed"])]
-    words += ["--set", *config["changes"]] if config["changes"] else []
-    return " ".join(words)
 
 
 def to_csv(rows: list[dict[str, Any]]) -> str:
