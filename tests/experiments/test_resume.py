@@ -13,6 +13,7 @@ import pytest
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder, RunRefused
+from bitfreeze.methods import methods
 
 CHANGES = ["training.epochs=4", "network.hidden=[16]"]
 
@@ -33,7 +34,7 @@ def cut_after(epochs: int):
     return count
 
 
-@pytest.mark.parametrize("method", ["ft", "ft_fix", "single", "joint", "er", "blip"])
+@pytest.mark.parametrize("method", methods)
 def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     config = make_config("digits5", method, changes=CHANGES)
     run(config, tmp_path / "whole")

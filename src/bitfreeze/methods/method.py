@@ -31,6 +31,7 @@ class Record:
     paper: str = ""
     memory: str = "none"  # how what it keeps grows with the number of tasks
     replays: bool = False  # whether it sees data of earlier tasks again
+    moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Method:
     record: ClassVar[Record]
     momentum: float = field(default=0.0, kw_only=True)
     weight_decay: float = field(default=0.0, kw_only=True)
+    clip: float | None = field(default=None, kw_only=True)  # largest norm of all gradients together
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         """The network that this method trains; by default the one given."""
@@ -72,7 +74,7 @@ class Method:
         return None
 
     def before_step(self, task: Task) -> None:
-        """Gradients are there: project, mask, clip."""
+        """Gradients are there: project, mask. They are clipped after it."""
 
     def after_step(self, task: Task) -> None:
         """Parameters have moved: clamp."""
@@ -99,6 +101,8 @@ class Method:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.before_step(task)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
         for optimizer in optimizers:
             optimizer.step()
         self.after_step(task)

@@ -47,7 +47,9 @@ class Single(Method):
 class Joint(Method):
     """Each step sees a batch of every task so far: what could be learned if nothing had to be given up."""
 
-    record = Record("joint", "reference: trains on the data of all tasks so far", memory="O(T)", replays=True)
+    record = Record(
+        "joint", "reference: trains on the data of all tasks so far", memory="O(T)", replays=True, moves_old_heads=True
+    )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.past: dict[Task, TaskData] = {}
@@ -78,7 +80,9 @@ class Joint(Method):
 class Replay(Method):
     """Experience replay: each step also sees a batch from a buffer of earlier samples, each with its own head."""
 
-    record = Record("er", "reference: plain replay from a small buffer", memory="O(1)", replays=True)
+    record = Record(
+        "er", "reference: plain replay from a small buffer", memory="O(1)", replays=True, moves_old_heads=True
+    )
 
     buffer: int = 500
 
