@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check bench clean
 
 demo: .venv/ready
-	$(BIN)/python examples/demo.py
+	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
 
 test: check
 	$(BIN)/python -m pytest -n 2

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,19 +10,23 @@ import torch
 
 try:
     import tyro
+    from rich.console import Console
 except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
 from . import data
 from .experiments import table
 from .experiments.config import Config, make_config, require_known
+from .experiments.progress import show_progress
+from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
 from .experiments.sweep import Outcome, parse_seeds, sweep
+from .experiments.tensorboard import TensorBoard
 from .methods import methods
 from .nets import networks
-from .streams import Task, streams
-from .training import Epoch, TrainingDiverged
+from .streams import streams
+from .training import TrainingDiverged
 
 Name = tyro.conf.Positional[str]
 
@@ -46,18 +49,26 @@ class Run:
     """Threads; 0 leaves it to torch."""
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
+    keep_bits: bool = True
+    """Keep frozen bits, centres and information gain of each task (7 bytes a parameter and task)."""
+    tensorboard: bool = False
+    """Write to TensorBoard too, below the run's folder."""
 
     def do(self) -> None:
         if self.threads:
             torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
         _get_missing_data(config)
-        try:
-            result = run(config, on_epoch=_Printer(), checkpoint_seconds=self.checkpoint_seconds)
-        except KeyboardInterrupt:
-            raise SystemExit(f"\nstopped; to continue: {config.command}") from None
-        print(f"{config.method} {config.label} seed {config.seed}: ACC {result['acc']:.2f}, BWT {result['bwt']:+.2f} "
-              f"({result['seconds']:.0f} s); kept in {runs_root() / config.name}")  # fmt: skip
+        place = runs_root() / config.name
+        with show_progress() as progress:
+            listeners = [progress, *([TensorBoard(place / "tensorboard")] if self.tensorboard else [])]
+            try:
+                run(config, None, listeners, self.checkpoint_seconds, self.keep_bits)
+            except KeyboardInterrupt:
+                raise SystemExit(f"\nstopped; to continue: {config.command}") from None
+        mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
+        _print_table(mine, self.stream)
+        print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
 
 
 @dataclass
@@ -84,8 +95,9 @@ class Sweep:
         _get_missing_data(configs[0])
         outcomes = sweep(configs, self.workers, _print_outcome)
         failed = [outcome for outcome in outcomes if outcome.error]
-        rows = table.finished_rows(runs_root(), self.stream)
-        print("\n" + table.to_markdown(table.summarise(rows, self.stream)))
+        commands = {config.command for config in configs}
+        mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]
+        _print_table(mine, self.stream)
         print(f"runs are kept in {runs_root() / self.stream}")
         if failed:
             raise SystemExit(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
@@ -100,16 +112,20 @@ class Table:
     """Compare every method with this one, seed by seed."""
     csv: bool = False
     """Print a row for each run as CSV instead."""
+    markdown: bool = False
+    """Print Markdown, as is done anyway where the output is not a terminal."""
 
     def do(self) -> None:
         require_known("stream", self.stream, streams)
-        rows = table.finished_rows(runs_root(), self.stream)
+        rows = finished_rows(runs_root(), self.stream)
         if not rows:
             raise SystemExit(
                 f"no finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
             )
-        lines = table.summarise(rows, self.stream, self.against)
-        print(table.to_csv(rows) if self.csv else table.to_markdown(lines, self.against), end="")
+        if self.csv:
+            print(to_csv(rows), end="")
+        else:
+            _print_table(rows, self.stream, self.against, self.markdown)
 
 
 @dataclass
@@ -125,8 +141,13 @@ class Show:
             raise SystemExit(f"there is no run {self.run!r}, neither as a folder nor below {runs_root()}")
         folder = RunFolder(path)
         print((path / "config.toml").read_text())
+        print("accuracy on each task, after each task")
         for row in folder.read_matrix():
             print("  ".join(f"{value:6.2f}" for value in row))
+        for event in folder.events():
+            if event["event"] == "task":
+                figures = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
+                print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in figures.items()))
 
 
 @dataclass
@@ -222,17 +243,12 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
 
 
-class _Printer:
-    """A line every few seconds: where the run is and how it goes."""
-
-    def __init__(self) -> None:
-        self.printed = time.monotonic()
-
-    def __call__(self, task: Task, epoch: Epoch) -> None:
-        if time.monotonic() - self.printed > 5:
-            self.printed = time.monotonic()
-            print(f"task {task.index + 1} ({task.name})  epoch {epoch.number}  loss {epoch.train_loss:.4f}  "
-                  f"validation {epoch.valid_loss:.4f}  lr {epoch.lr:.2g}", flush=True)  # fmt: skip
+def _print_table(rows: list[Row], stream: str, against: str = "", markdown: bool = False) -> None:
+    lines, console = table.summarise(rows, stream, against), Console()
+    if console.is_terminal and not markdown:
+        console.print(table.to_terminal(lines, stream, against))
+    else:
+        print(table.to_markdown(lines, against), end="")
 
 
 def _print_outcome(outcome: Outcome) -> None:

@@ -62,3 +62,10 @@ def test_toml_round_trip():
     read = tomllib.loads(to_toml(table))
     assert read["method_options"] == {k: v for k, v in table["method_options"].items() if v is not None}
     assert read["training"] == table["training"]
+
+
+def test_a_word_that_looks_like_a_truth_value_stays_a_word_where_a_word_is_meant():
+    config = make_config("digits5", "blip", changes=["method.labels=true", "method.snap=true", "method.gain=eq8"])
+    assert config.method_options["labels"] == "true"
+    assert config.method_options["snap"] is True
+    assert config.method_options["gain"] == "eq8"

@@ -26,8 +26,8 @@ def cut_after(epochs: int):
     """Stop the run in the middle, as an error would."""
     left = [epochs]
 
-    def count(task, epoch):
-        left[0] -= 1
+    def count(event):
+        left[0] -= event["event"] == "epoch"
         if left[0] < 0:
             raise Cut
 
@@ -40,7 +40,7 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     run(config, tmp_path / "whole")
     while True:
         try:
-            run(config, tmp_path / "parts", on_epoch=cut_after(3), checkpoint_seconds=0)
+            run(config, tmp_path / "parts", listeners=[cut_after(3)], checkpoint_seconds=0)
             break
         except Cut:
             pass
@@ -117,14 +117,14 @@ def test_other_settings_under_the_same_name_are_refused_with_the_difference(tmp_
 def test_a_finished_run_is_not_done_again(tmp_path):
     config = make_config("digits5", "ft", changes=CHANGES)
     first = run(config, tmp_path)
-    assert run(config, tmp_path, on_epoch=cut_after(0)) == RunFolder(tmp_path / config.name).result()
-    assert first["acc"] == RunFolder(tmp_path / config.name).result()["acc"]
+    assert run(config, tmp_path, listeners=[cut_after(0)]) == first
+    assert first == RunFolder(tmp_path / config.name).result()
 
 
 def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch):
     config = make_config("digits5", "ft", changes=CHANGES)
     with pytest.raises(Cut):
-        run(config, tmp_path, on_epoch=cut_after(6), checkpoint_seconds=0)
+        run(config, tmp_path, listeners=[cut_after(6)], checkpoint_seconds=0)
     folder = tmp_path / config.name / "checkpoint"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

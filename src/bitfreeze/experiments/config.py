@@ -102,7 +102,8 @@ def _apply(parts: dict[str, dict[str, Any]], change: str) -> None:
     open_ended = part in ("stream", "network")  # their options are those of a function, which checks them itself
     if not open_ended:
         require_known(f"setting of {part}", name, parts[part])
-    parts[part][name] = _parse(text)
+    is_word = isinstance(parts[part].get(name), str)  # labels=true means the word
+    parts[part][name] = text if is_word else _parse(text)
 
 
 def _parse(text: str) -> Any:

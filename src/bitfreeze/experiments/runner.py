@@ -1,7 +1,7 @@
 """One run, from its settings to its accuracy matrix; started again, it goes on where it was cut off."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +15,34 @@ from ..training import Epoch, Training, accuracy
 from . import metrics
 from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states
 from .config import Config
-from .store import RunFolder, runs_root
-
-OnProgress = Callable[[Task, Epoch], None]
+from .store import Event, Listener, RunFolder, runs_root
 
 
 def run(
     config: Config,
     root: Path | None = None,
-    on_epoch: OnProgress = lambda task, epoch: None,
+    listeners: Iterable[Listener] = (),
     checkpoint_seconds: float = 20.0,
-) -> dict[str, Any]:
-    """Carry out a run, or the rest of it; returns its result. One that is finished is not done again."""
-    folder = RunFolder((runs_root() if root is None else root) / config.name)
+    keep_bits: bool = True,
+) -> Event:
+    """Carry out a run, or the rest of it; returns its last event, which holds its result.
+
+    ``listeners`` are told of each event. ``keep_bits``: write what the method shows of its state after each task. A run
+    that is finished is not done again.
+    """
+    folder = RunFolder((runs_root() if root is None else root) / config.name, listeners)
     with folder.locked():
         folder.settle_config(config)
         finished = folder.result()
-        return finished if finished is not None else Run(config, folder, on_epoch, checkpoint_seconds).finish()
+        return finished if finished is not None else Run(config, folder, checkpoint_seconds, keep_bits).finish()
 
 
 class Run:
     """A run in progress."""
 
-    def __init__(self, config: Config, folder: RunFolder, on_epoch: OnProgress, checkpoint_seconds: float) -> None:
-        self.config, self.folder, self.on_epoch = config, folder, on_epoch
-        self.checkpoint_seconds = checkpoint_seconds
+    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
+        self.config, self.folder = config, folder
+        self.checkpoint_seconds, self.keep_bits = checkpoint_seconds, keep_bits
         torch.manual_seed(config.seed)
         self.stream: Stream = make_stream(config.stream, **config.stream_options)
         classes = [task.classes for task in self.stream.tasks]
@@ -52,8 +55,10 @@ class Run:
         self.number = 0  # of the next checkpoint
         self.saved_at = self.started_at = time.monotonic()
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> Event:
         training = self._take_up()
+        names = [task.name for task in self.stream.tasks]
+        self.folder.event("started", tasks=names, learned=len(self.matrix), epochs_cap=self.config.settings.epochs)
         for task in self.stream.tasks[len(self.matrix) :]:
             data = self.stream.load(task)
             current = Training(self.method, self.net, task, data, self.config.settings, self._task_seed(task))
@@ -78,19 +83,21 @@ class Run:
             "epoch", task=task.index, epoch=epoch.number, lr=epoch.lr, train_loss=epoch.train_loss,
             valid_loss=epoch.valid_loss,
         )  # fmt: skip
-        self.on_epoch(task, epoch)
 
     def _evaluate(self, task: Task) -> None:
         batch = self.config.settings.evaluation_batch
         seen = self.stream.tasks[: task.index + 1]
         self.matrix.append([accuracy(self.method, self.net, u, self.stream.load(u).test, batch) for u in seen])
         self.folder.write_matrix(self.matrix)
+        pictures = self.method.pictures() if self.keep_bits else {}
+        if pictures:
+            self.folder.write_pictures(task.index, pictures)
         self.folder.event(
             "task", task=task.index, accuracy=self.matrix[-1], extra_bytes=self.method.extra_bytes(),
             buffer_bytes=self.method.buffer_bytes(), **self.method.report(),
         )  # fmt: skip
 
-    def _conclude(self) -> dict[str, Any]:
+    def _conclude(self) -> Event:
         result = {
             "acc": metrics.average_accuracy(self.matrix),
             "bwt": metrics.backward_transfer(self.matrix),
@@ -102,8 +109,7 @@ class Run:
             "buffer_bytes": self.method.buffer_bytes(),
             "seconds": self._elapsed(),
         }
-        self.folder.event("finished", **result)
-        return result
+        return self.folder.event("finished", **result)
 
     # being cut off, and going on
 

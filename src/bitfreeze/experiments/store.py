@@ -7,15 +7,19 @@ import json
 import os
 import platform
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .config import Config, to_toml
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
 
 
 class RunRefused(RuntimeError):
@@ -30,9 +34,10 @@ def runs_root() -> Path:
 class RunFolder:
     """The files of one run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, listeners: Iterable[Listener] = ()) -> None:
         self.path = path
         self.checkpoints = path / "checkpoint"
+        self.listeners = tuple(listeners)
         self.events_written = 0
 
     @contextmanager
@@ -60,17 +65,20 @@ class RunFolder:
                 f"{self.path} was started with other settings ({'; '.join(differences)}): use those, or delete it"
             )
 
-    def event(self, kind: str, **values: Any) -> None:
+    def event(self, kind: str, **values: Any) -> Event:
         """Append an event. Numbers go on from the checkpoint that a run continues at: of each the last one counts."""
-        line = json.dumps({"n": self.events_written, "event": kind, **values})
+        event = {"n": self.events_written, "event": kind, **values}
         with (self.path / "events.jsonl").open("a") as file:
-            file.write(line + "\n")
+            file.write(json.dumps(event) + "\n")
         self.events_written += 1
+        for listener in self.listeners:
+            listener(event)
+        return event
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """All events, each number once. A line that was cut off is not one."""
         file = self.path / "events.jsonl"
-        found: dict[int, dict[str, Any]] = {}
+        found: dict[int, Event] = {}
         for line in file.read_text().splitlines() if file.exists() else []:
             try:
                 event = json.loads(line)
@@ -94,10 +102,22 @@ class RunFolder:
             return []
         return [[float(cell) for cell in row if cell] for row in csv.reader(file.read_text().splitlines())]
 
+    def write_pictures(self, task: int, tensors: dict[str, Tensor]) -> None:
+        """bits/task1.safetensors and so on: what a method shows of its state after each task."""
+        from safetensors.torch import save
+
+        place = self.path / "bits"
+        place.mkdir(exist_ok=True)
+        write_aside(place / f"task{task + 1}.safetensors", save({k: v.contiguous() for k, v in tensors.items()}))
+
     def read_config(self) -> dict[str, Any]:
         return tomllib.loads((self.path / "config.toml").read_text())
 
-    def result(self) -> dict[str, Any] | None:
+    def last(self, kind: str) -> Event:
+        """The last event of a kind; empty if there is none."""
+        return next((event for event in reversed(self.events()) if event["event"] == kind), {})
+
+    def result(self) -> Event | None:
         """The last event of a finished run."""
         events = self.events()
         return events[-1] if events and events[-1]["event"] == "finished" else None
@@ -113,10 +133,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write_aside(file: Path, text: str) -> None:
+def write_aside(file: Path, content: str | bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     aside = file.with_name(f".{file.name}.part")
-    aside.write_text(text)
+    aside.write_bytes(content.encode() if isinstance(content, str) else content)
     aside.replace(file)
 
 

@@ -1,10 +1,11 @@
 """BLIP as a method of the laboratory: clamp after each step, consolidate at the end of each task."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..blip import BLIP
 from ..consolidation import Consolidation
@@ -36,6 +37,8 @@ class Blip(Method):
     )
 
     rules: str = "strict"
+    snap: bool | None = None  # whether weights end a task at their centre; None leaves it to the rules
+    gain: str | None = None  # information gain, "appendix" or "eq8"; None leaves it to the rules
     bits: int = 20
     budget: float = 0.1
     prior: float | None = None
@@ -48,11 +51,15 @@ class Blip(Method):
         if self.rules not in RULES:
             raise ValueError(f"rules={self.rules!r} is not known: use one of {', '.join(RULES)}")
         self.net = net
+        rules = RULES[self.rules]()
+        rules = rules if self.snap is None else replace(rules, snap=self.snap)
+        rules = rules if self.gain is None else replace(rules, gain=self.gain)
         self.blip = BLIP(
             net, watch=net.backbone, bits=self.bits, budget=self.budget, prior=self.prior, bound=self.bound,
-            rules=RULES[self.rules](), freeze_statistics=True,
+            rules=rules, freeze_statistics=True,
         )  # fmt: skip
         self.last: Consolidation | None = None
+        self.before: dict[str, Tensor] = {}
         return net
 
     def begin_task(self, task: Task, data: TaskData) -> None:
@@ -64,6 +71,7 @@ class Blip(Method):
         self.blip.clamp_()
 
     def end_task(self, task: Task, data: TaskData) -> None:
+        self.before = self._accumulated_fisher()
         self.last = self.blip.consolidate(
             data.train.batches(self.fisher_batch),
             lambda x: self.logits(x, task),
@@ -84,9 +92,29 @@ class Blip(Method):
         if self.last is None:
             return {}
         return {
-            "capacity_used": self.last.used,
+            "capacity": self.last.used,
+            "bits_per_parameter": self.last.used * self.bits,
             "share_frozen": self.last.share,
             "prior": self.last.prior,
             "full_depth_entries": self.last.full_depth_entries,
             "fisher_seconds": self.last.fisher_seconds,
         }
+
+    def pictures(self) -> dict[str, Tensor]:
+        """Frozen bits, centres (in units of bound * 2^-N), bounds and the information gain of the last task."""
+        found: dict[str, Tensor] = {}
+        for name, after in self.blip.state_dict()["tensors"].items():
+            before = self.before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))
+            gain = _gain(before, after["fisher"], after["tasks"], self.blip.rules)
+            found |= {f"{name}/bits": after["bits"], f"{name}/centre": after["centre"], f"{name}/gain": gain.half()}
+            found |= {f"{name}/bound": torch.tensor(after["bound"])}
+        return found
+
+    def _accumulated_fisher(self) -> dict[str, Tensor]:
+        return {name: s["fisher"] for name, s in self.blip.state_dict()["tensors"].items() if "fisher" in s}
+
+
+def _gain(before: Tensor, after: Tensor, task: int, rules: Rules) -> Tensor:
+    """The information gain of a task from F_{0:t-1} and F_{0:t}: see bits.information_gain."""
+    total = after * (task + 1) if rules.fisher == "mean" else after  # t F_{0:t-1} + F_t
+    return 0.5 * torch.log2(total / (before * (task + 1 if rules.gain == "appendix" else task)))

@@ -144,3 +144,7 @@ class Method:
     def report(self) -> dict[str, float]:
         """Figures of this method's own, for the record of each task."""
         return {}
+
+    def pictures(self) -> dict[str, Tensor]:
+        """Tensors that are kept after each task for looking at; nothing is ever read back from them."""
+        return {}

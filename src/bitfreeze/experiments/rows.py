@@ -1,0 +1,58 @@
+"""The finished runs of a stream, one row each: what `bitfreeze table --csv` writes."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+from .config import run_command
+from .store import RunFolder
+
+COLUMNS = [
+    "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
+    "model_bytes", "extra_bytes", "buffer_bytes", "epochs_cap", "seconds", "protocol", "command",
+]  # fmt: skip
+
+Row = dict[str, Any]
+
+
+def finished_rows(root: Path, stream: str) -> list[Row]:
+    """One row a finished run, in the order of method, variant and seed."""
+    found = []
+    for file in sorted((root / stream).glob("*/seed*/config.toml")):
+        folder = RunFolder(file.parent)
+        result = folder.result()
+        if result is not None:
+            found.append((folder.read_config(), result, folder.last("task")))
+    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if config["method"] == "joint"}
+    rows = [_row(config, result, last_task, ceilings.get(_setting(config))) for config, result, last_task in found]
+    return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
+
+
+def _setting(config: dict[str, Any]) -> tuple[Any, ...]:
+    """What a run and the joint training that is its ceiling have in common."""
+    return config["seed"], *(change for change in config["changes"] if not change.startswith("method."))
+
+
+def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | None) -> Row:
+    return {
+        **{name: result[name] for name in COLUMNS if name in result},
+        "method": config["method"],
+        "variant": " ".join(word for word in (config["variant"], *config["changes"]) if word),
+        "seed": config["seed"],
+        # how much less well tasks are learned than by training on all of them so far
+        "intransigence": None if ceiling is None else ceiling - result["learning_acc"],
+        "capacity": last_task.get("capacity"),
+        "epochs_cap": config["training"]["epochs"],
+        "protocol": config["protocol"],
+        "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
+    }
+
+
+def to_csv(rows: list[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+    return text.getvalue()

@@ -1,0 +1,31 @@
+"""TensorBoard as a further place for a run's events."""
+
+from pathlib import Path
+
+from .store import Event
+
+
+class TensorBoard:
+    """Writes the scalars of each event below ``folder``; the event's number is the step."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise ValueError("TensorBoard is not installed: pip install 'bitfreeze[lab]'") from None
+        self.folder, self.make_writer = folder, SummaryWriter
+        self.writer: SummaryWriter | None = None
+
+    def __call__(self, event: Event) -> None:
+        step = event["n"]
+        if self.writer is None:
+            # a run that continues writes some numbers again: what was there of them is taken back
+            self.writer = self.make_writer(str(self.folder), purge_step=step)
+        for name, value in event.items():
+            if isinstance(value, float):
+                self.writer.add_scalar(f"{event['event']}/{name}", value, step)
+        for index, value in enumerate(event.get("accuracy", ())):
+            self.writer.add_scalar(f"accuracy/task {index + 1}", value, step)
+        self.writer.flush()
+        if event["event"] == "finished":
+            self.writer.close()

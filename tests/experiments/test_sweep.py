@@ -1,0 +1,36 @@
+"""Many runs at a time."""
+
+import pytest
+
+from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.rows import finished_rows
+from bitfreeze.experiments.runner import run
+from bitfreeze.experiments.store import RunFolder
+from bitfreeze.experiments.sweep import parse_seeds, sweep
+
+SMALL = ["training.epochs=2", "network.hidden=[16]"]
+
+
+def test_seeds():
+    assert parse_seeds("0-2,5") == [0, 1, 2, 5]
+    with pytest.raises(ValueError, match="0-4 or 0,2,5"):
+        parse_seeds("a")
+
+
+def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
+    bad = make_config("digits5", "ft", changes=[*SMALL, "training.lr=1e20"])
+    good = [make_config("digits5", method, changes=SMALL) for method in ("ft", "blip")]
+    outcomes = {o.config.name: o.error for o in sweep([bad, *good], 2, lambda outcome: None)}
+    assert "the loss is nan at task 1" in outcomes[bad.name]
+    assert [outcomes[config.name] for config in good] == ["", ""]
+    assert {row["method"] for row in finished_rows(tmp_path, "digits5")} == {"ft", "blip"}
+
+
+def test_a_swept_run_is_the_run_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path / "swept"))
+    config = make_config("digits5", "blip", changes=SMALL)
+    sweep([config], 1, lambda outcome: None)
+    run(config, tmp_path / "alone")
+    swept, alone = (RunFolder(tmp_path / side / config.name) for side in ("swept", "alone"))
+    assert (swept.path / "accuracy.csv").read_bytes() == (alone.path / "accuracy.csv").read_bytes()
