@@ -17,11 +17,11 @@ except ModuleNotFoundError as missing:
 from . import data
 from .experiments import table
 from .experiments.config import Config, make_config, require_known
-from .experiments.progress import show_progress
+from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
-from .experiments.sweep import Outcome, parse_seeds, sweep
+from .experiments.sweep import parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
 from .methods import methods
 from .nets import networks
@@ -93,7 +93,8 @@ class Sweep:
             for method, _, variant in pairs
         ]
         _get_missing_data(configs[0])
-        outcomes = sweep(configs, self.workers, _print_outcome)
+        with show_sweep(len(configs)) as display:
+            outcomes = sweep(configs, self.workers, display)
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]
@@ -249,11 +250,6 @@ def _print_table(rows: list[Row], stream: str, against: str = "", markdown: bool
         console.print(table.to_terminal(lines, stream, against))
     else:
         print(table.to_markdown(lines, against), end="")
-
-
-def _print_outcome(outcome: Outcome) -> None:
-    config = outcome.config
-    print(f"{config.method} {config.label} seed {config.seed}: {outcome.error or 'done'}", flush=True)
 
 
 def _get_missing_data(config: Config) -> None:

@@ -39,6 +39,10 @@ class Config:
         return " ".join([*([self.variant] if self.variant else []), *self.changes])
 
     @property
+    def title(self) -> str:
+        return " ".join(word for word in (self.method, self.label, f"seed {self.seed}") if word)
+
+    @property
     def name(self) -> str:
         """The run's place below the folder of runs."""
         folder = f"{self.method}-{self.variant}" if self.variant else self.method

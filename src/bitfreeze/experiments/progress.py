@@ -5,9 +5,11 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from .store import Event
+from .config import Config
+from .store import Event, RunFolder, runs_root
+from .sweep import Outcome
 
 
 class Lines:
@@ -40,10 +42,7 @@ class Live:
     """A bar for the tasks and one for the epochs of the task at hand, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"), console=console,
-        )  # fmt: skip
+        self.progress = _bars(console)
         self.names: list[str] = []
 
     def __enter__(self) -> Self:
@@ -66,10 +65,71 @@ class Live:
             self.progress.reset(self.epochs)
 
 
+class SweepLines:
+    """A line for each run that ends."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        return None
+
+    def look(self, config: Config) -> None:
+        """Nothing is said of a run before it ends."""
+
+    def done(self, outcome: Outcome) -> None:
+        print(f"{outcome.config.title}: {outcome.error or 'done'}", flush=True)
+
+
+class SweepLive:
+    """A bar for all runs and one for each that is going on."""
+
+    def __init__(self, console: Console, runs: int) -> None:
+        self.progress = _bars(console)
+        self.all = self.progress.add_task("runs", total=runs, note="")
+        self.bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+    def look(self, config: Config) -> None:
+        folder = RunFolder(runs_root() / config.name)
+        started, last = folder.last("started"), folder.last("epoch")
+        if not started or not last:
+            return
+        if config.name not in self.bars:
+            self.bars[config.name] = self.progress.add_task(config.title, total=len(started["tasks"]), note="")
+        note = f"task {last['task'] + 1}  {_epoch(last)}"
+        self.progress.update(self.bars[config.name], completed=last["task"], note=note)
+
+    def done(self, outcome: Outcome) -> None:
+        if outcome.config.name in self.bars:
+            self.progress.remove_task(self.bars[outcome.config.name])
+        self.progress.advance(self.all)
+        text = f"{outcome.config.title}: {outcome.error or 'done'}"
+        self.progress.console.print(text, markup=False, highlight=False)
+
+
 def show_progress() -> Lines | Live:
     """What suits where the output goes."""
     console = Console()
     return Live(console) if console.is_terminal else Lines()
+
+
+def show_sweep(runs: int) -> SweepLines | SweepLive:
+    console = Console()
+    return SweepLive(console, runs) if console.is_terminal else SweepLines()
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TimeElapsedColumn(), TextColumn("{task.fields[note]}", markup=False), console=console,
+    )  # fmt: skip
 
 
 def _epoch(event: Event) -> str:

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Protocol
 
 from .config import Config
 
@@ -14,6 +14,15 @@ from .config import Config
 class Outcome:
     config: Config
     error: str  # "" for a run that finished
+
+
+class Display(Protocol):
+    """Where a sweep shows how it goes."""
+
+    def look(self, config: Config) -> None:
+        """Every second, for each run that is not done."""
+
+    def done(self, outcome: Outcome) -> None: ...
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -27,13 +36,18 @@ def parse_seeds(text: str) -> list[int]:
     return seeds
 
 
-def sweep(configs: list[Config], workers: int, on_done: Callable[[Outcome], None]) -> list[Outcome]:
+def sweep(configs: list[Config], workers: int, display: Display) -> list[Outcome]:
     """Carry out all of these runs, each in a process of its own with one thread."""
     outcomes = []
     with ThreadPoolExecutor(workers) as pool:
-        for future in as_completed([pool.submit(_run_in_process, config) for config in configs]):
-            outcomes.append(future.result())
-            on_done(outcomes[-1])
+        going = {pool.submit(_run_in_process, config): config for config in configs}
+        while going:
+            for future in wait(going, timeout=1, return_when=FIRST_COMPLETED).done:
+                del going[future]
+                outcomes.append(future.result())
+                display.done(outcomes[-1])
+            for config in going.values():
+                display.look(config)
     return outcomes
 
 
