@@ -1,6 +1,6 @@
 """Five two-class tasks of handwritten digits, learned one after another: plain fine-tuning beside BLIP.
 
-    python examples/demo.py
+    python examples/own_loop.py
 
 Prints the accuracy on every task after each task: reading down a column shows what is forgotten.
 """

@@ -111,22 +111,32 @@ class Table:
     stream: Name
     against: str = ""
     """Compare every method with this one, seed by seed."""
+    only: str = ""
+    """Leave out runs whose variant does not contain this, such as training.epochs=10."""
+    without: str = ""
+    """Leave out runs whose variant contains this."""
     csv: bool = False
     """Print a row for each run as CSV instead."""
-    markdown: bool = False
-    """Print Markdown, as is done anyway where the output is not a terminal."""
+    page: bool = False
+    """Print a page of Markdown with protocol and versions instead."""
 
     def do(self) -> None:
         require_known("stream", self.stream, streams)
-        rows = finished_rows(runs_root(), self.stream)
+        rows = [
+            row
+            for row in finished_rows(runs_root(), self.stream)
+            if self.only in row["variant"] and not (self.without and self.without in row["variant"])
+        ]
         if not rows:
             raise SystemExit(
-                f"no finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
+                f"no such finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
             )
         if self.csv:
             print(to_csv(rows), end="")
+        elif self.page:
+            print(table.to_page(rows, self.stream, self.against))
         else:
-            _print_table(rows, self.stream, self.against, self.markdown)
+            _print_table(rows, self.stream, self.against)
 
 
 @dataclass
@@ -244,9 +254,9 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
 
 
-def _print_table(rows: list[Row], stream: str, against: str = "", markdown: bool = False) -> None:
+def _print_table(rows: list[Row], stream: str, against: str = "") -> None:
     lines, console = table.summarise(rows, stream, against), Console()
-    if console.is_terminal and not markdown:
+    if console.is_terminal:
         console.print(table.to_terminal(lines, stream, against))
     else:
         print(table.to_markdown(lines, against), end="")

@@ -45,13 +45,14 @@ def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | N
         "capacity": last_task.get("capacity"),
         "epochs_cap": config["training"]["epochs"],
         "protocol": config["protocol"],
+        "environment": ", ".join(f"{name} {value}" for name, value in config["environment"].items()),
         "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
     }
 
 
 def to_csv(rows: list[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})

@@ -3,13 +3,21 @@
 from dataclasses import dataclass
 from statistics import mean, stdev
 
+from rich.box import SIMPLE
 from rich.table import Table
+from rich.text import Text
 
 from .config import preset
 from .rows import Row
 
 # two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
+
+PREFACE = """\
+Accuracy in percent on the tasks' test sets, mean ± standard deviation over seeds. ACC: after the last task. BWT: its
+mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence: how
+much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
+"""
 
 Runs = dict[int, Row]  # by seed
 Spread = tuple[float, float]  # mean and standard deviation
@@ -73,41 +81,72 @@ def _paired(runs: Runs, base: Runs | None) -> Spread | None:
     return mean(differences), t * stdev(differences) / len(differences) ** 0.5
 
 
-def header(against: str = "") -> list[str]:
-    names = ["method", "variant", "seeds", "ACC", "BWT", "learned", "intransigence", "capacity used", "extra MB",
-             "paper ACC", "paper BWT", "seconds"]  # fmt: skip
-    return [*names, f"ACC to {against}"] if against else names
+def grid(lines: list[Line], against: str = "") -> tuple[list[str], list[list[str]]]:
+    """The names of the columns and the cells of each line; columns in which nothing stands are left out."""
+    columns = [_cells(line) for line in lines]
+    if against:
+        columns = [
+            {**cells, f"ACC to {against}": _plus_minus(line.difference)}
+            for cells, line in zip(columns, lines, strict=True)
+        ]
+    names = [name for name in columns[0] if any(cells[name] for cells in columns)] if columns else []
+    return names, [[cells[name] for name in names] for cells in columns]
 
 
-def cells(line: Line, against: str = "") -> list[str]:
-    """A line as text, a cell for each name of the header."""
+def _cells(line: Line) -> dict[str, str]:
+    return {
+        "method": line.method,
+        "variant": line.variant,
+        "seeds": str(line.seeds),
+        "ACC": _plus_minus(line.acc) if line.seeds > 1 else f"{line.acc[0]:.2f}",
+        "BWT": _plus_minus(line.bwt) if line.seeds > 1 else f"{line.bwt[0]:.2f}",
+        "learned": f"{line.learning_acc:.2f}",
+        "intransigence": _figure(line.intransigence),
+        "capacity used": _figure(line.capacity, ".0%"),
+        "extra MB": f"{line.extra_bytes / 1e6:.3g}",
+        "paper ACC": _figure(line.paper_acc),
+        "paper BWT": _figure(line.paper_bwt),
+        "seconds": f"{line.seconds:.0f}",
+    }
 
-    def plus_minus(value: Spread) -> str:
-        return f"{value[0]:.2f} ± {value[1]:.2f}" if line.seeds > 1 else f"{value[0]:.2f}"
 
-    def figure(value: float | None, form: str = ".2f") -> str:
-        return "" if value is None else format(value, form)
+def _figure(value: float | None, form: str = ".2f") -> str:
+    return "" if value is None else format(value, form)
 
-    texts = [
-        line.method, line.variant, str(line.seeds), plus_minus(line.acc), plus_minus(line.bwt),
-        f"{line.learning_acc:.2f}", figure(line.intransigence), figure(line.capacity, ".0%"),
-        f"{line.extra_bytes / 1e6:.3g}", figure(line.paper_acc), figure(line.paper_bwt), f"{line.seconds:.0f}",
-    ]  # fmt: skip
-    if not against:
-        return texts
-    return [*texts, "" if line.difference is None else f"{line.difference[0]:+.2f} ± {line.difference[1]:.2f}"]
+
+def _plus_minus(value: Spread | None) -> str:
+    return "" if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
 
 
 def to_markdown(lines: list[Line], against: str = "") -> str:
-    names = header(against)
-    table = [names, ["---"] * len(names), *(cells(line, against) for line in lines)]
+    names, rows = grid(lines, against)
+    table = [names, ["---"] * len(names), *rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in table) + "\n"
 
 
+def to_page(rows: list[Row], stream: str, against: str = "") -> str:
+    """The table as Markdown with all that is needed to judge and to repeat it."""
+    protocols, environments = ({row[name] for row in rows} for name in ("protocol", "environment"))
+    return "\n".join(
+        [
+            f"# {stream}\n",
+            PREFACE,
+            to_markdown(summarise(rows, stream, against), against),
+            *(
+                f"Protocol: {text}; a variant `training.epochs=k` stops at k epochs a task.\n"
+                for text in sorted(protocols)
+            ),
+            *(f"Versions: {text}.\n" for text in sorted(environments)),
+            "Each row of the CSV beside this page holds the command that made it.",
+        ]
+    )
+
+
 def to_terminal(lines: list[Line], stream: str, against: str = "") -> Table:
-    table = Table(title=f"{stream}: mean ± standard deviation over seeds, percent")
-    for name in header(against):
+    names, rows = grid(lines, against)
+    table = Table(title=f"{stream}: percent, mean ± standard deviation over seeds", box=SIMPLE)
+    for name in names:
         table.add_column(name, justify="left" if name in ("method", "variant") else "right", overflow="fold")
-    for line in lines:
-        table.add_row(*cells(line, against))
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
     return table
