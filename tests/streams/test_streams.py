@@ -51,9 +51,21 @@ def test_held_out_samples_are_apart_and_chosen_by_the_scenarios_seed():
     assert valid.y.tolist() != hold_out(split, 0.1, seed=2)[1].y.tolist()
 
 
+def test_tuning_never_touches_the_test_set():
+    plain, tuning = make_stream("digits5"), make_stream("digits5", tuning=True)
+    for task in plain.tasks:
+        full, part = plain.load(task), tuning.load(task)
+        seen = torch.cat([part.train.x, part.test.x]).flatten(1).tolist()
+        assert sorted(seen) == sorted(full.train.x.flatten(1).tolist())
+        assert len(part.test) == len(full.train) // 10
+        assert part.valid is part.train
+    apart = make_stream("digits5", tuning=True, validation="holdout").load(plain.tasks[0])
+    assert len(apart.train) + len(apart.valid) + len(apart.test) == len(plain.load(plain.tasks[0]).train)
+
+
 @pytest.mark.parametrize(
     ("seed", "count", "order"),
-    [  # the orders that FACTS gives for the released loaders
+    [  # the orders of the released loaders
         (0, 10, [2, 8, 4, 9, 1, 6, 7, 3, 0, 5]),
         (1, 10, [2, 9, 6, 4, 0, 3, 1, 7, 8, 5]),
         (4, 10, [3, 8, 4, 9, 2, 6, 0, 1, 5, 7]),

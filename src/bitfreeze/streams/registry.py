@@ -6,7 +6,7 @@ from typing import Any
 
 from .pairs import digits5, mnist5
 from .permuted import pmnist
-from .stream import Stream
+from .stream import Stream, for_tuning
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,10 @@ def register_stream(name: str, description: str, needs: tuple[str, ...], make: C
     streams[name] = StreamRecord(name, description, needs, make)
 
 
-def make_stream(name: str, *, seed: int = 0, **options: Any) -> Stream:
-    return streams[name].make(seed=seed, **options)
+def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: Any) -> Stream:
+    """``tuning``: a part of the training set takes the place of the test set, so that settings can be chosen."""
+    stream = streams[name].make(seed=seed, **options)
+    return for_tuning(stream, seed) if tuning else stream
 
 
 register_stream("digits5", "UCI 8x8 digits in five two-class tasks, carried by the package", (), digits5)

@@ -1,7 +1,7 @@
 """A stream: tasks that come one after another, each with its own images and classes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -80,3 +80,14 @@ def validation_of(train: Split, source: str, seed: int) -> tuple[Split, Split]:
     if source == "holdout":
         return hold_out(train, 0.1, seed)
     raise ValueError(f"validation={source!r} is not known: use 'train' or 'holdout'")
+
+
+def for_tuning(stream: Stream, seed: int) -> Stream:
+    """The same tasks, tested on 10 % of their training samples, which are not trained on; test data are left alone."""
+
+    def load(task: Task) -> TaskData:
+        data = stream.load(task)
+        fit, held = hold_out(data.train, 0.1, seed + 1)
+        return TaskData(fit, fit if data.valid is data.train else data.valid, held)
+
+    return replace(stream, load=load)
