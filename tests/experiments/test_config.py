@@ -35,7 +35,7 @@ def test_changes_are_applied_and_name_the_run():
     assert config.training["epochs"] == 4
     assert config.method_options["budget"] == 0.2
     assert config.network["hidden"] == [5, 6]
-    assert config.stream_options == {"seed": 0, "validation": "holdout"}
+    assert config.stream_options == {"seed": 0, "validation": "holdout", "tuning": False}
     other = make_config("digits5", "blip", changes=changes[:-1])
     assert config.name != other.name
     assert config.name == make_config("digits5", "blip", changes=changes[::-1]).name
@@ -49,6 +49,18 @@ def test_changes_are_applied_and_name_the_run():
         (("mnist5", "blip", "relased"), r"variant of blip on mnist5 'relased': did you mean released"),
         (("digits5", "ft", "", 0, ["training.epoch=1"]), r"setting of training 'epoch': did you mean epochs"),
         (("digits5", "ft", "", 0, ["trainin.epochs=1"]), r"part of the settings 'trainin': did you mean training"),
+        (
+            ("digits5", "ft", "", 0, ["stream.validatoin=holdout"]),
+            r"setting of stream 'validatoin': did you mean valid",
+        ),
+        (("digits5", "ft", "", 0, ["network.hiden=[3]"]), r"setting of network 'hiden': did you mean hidden"),
+        (("digits5", "ft", "", 0, ["network.kind=mpl"]), r"no network 'mpl': did you mean mlp"),
+        (("digits5", "ft", "released"), r"variant of ft on digits5 'released': known are none"),
+        (("digits5", "ft", "", 0, ["training.lr=abc"]), r"training.lr must be a number, got 'abc'"),
+        (("digits5", "ft", "", 0, ["training.batch=true"]), r"training.batch must be a number, got 'true'"),
+        (("digits5", "ft", "", 0, ["training.batch=0"]), r"training.batch must be a whole number of at least 1"),
+        (("digits5", "ft", "", 0, ["network.hidden=3"]), r"network.hidden must be a list, got '3'"),
+        (("digits5", "ft", "", 0, ["stream.tuning=1"]), r"stream.tuning must be true or false, got '1'"),
         (("digits5", "ft", "", 0, ["epochs"]), r"written part.name=value"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The plateau schedule, against what FACTS says of it."""
+"""The plateau schedule, against the paper's description of it."""
 
 import pytest
 import torch
@@ -80,3 +80,11 @@ def test_a_loss_that_is_no_number_stops_training_and_says_where():
     training = make_training(lr=1e20, batch=32, epochs=3)
     with pytest.raises(TrainingDiverged, match=r"task 2, epoch 1, step \d+: lower the learning rate"):
         list(training.epochs())
+
+
+@pytest.mark.parametrize(
+    "bad", [{"batch": 0}, {"epochs": 0}, {"epochs": 2.5}, {"lr": 0.0}, {"lr": float("nan")}, {"factor": 1.0}]
+)
+def test_settings_that_make_no_sense_are_refused_by_name(bad):
+    with pytest.raises(ValueError, match=f"training.{next(iter(bad))} must be"):
+        Settings(**bad)

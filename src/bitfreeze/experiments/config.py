@@ -4,12 +4,14 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
+from inspect import Parameter, signature
 from typing import Any
 
 from ..methods import methods
+from ..nets import networks
 from ..streams import streams
 from ..training import Settings
 
@@ -82,19 +84,34 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     if variant:
         require_known(f"variant of {method} on {stream}", variant, variants)
         own |= variants[variant]
+    applied = tuple(sorted(changes))
     parts: dict[str, dict[str, Any]] = {
-        "stream": {"seed": 0, **table.get("stream", {})},
-        "network": dict(table["network"]),
+        "stream": {**_defaults(streams[stream].make), "tuning": False, **table.get("stream", {})},
+        "network": _network(table["network"], applied),
         "training": {**asdict(Settings()), **table["training"], **own.pop("training", {})},
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
-    applied = tuple(sorted(changes))
     for change in applied:
         _apply(parts, change)
+    Settings(**parts["training"])  # refuses what makes no sense before anything is written
     return Config(
         stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
         table["protocol"],
     )  # fmt: skip
+
+
+def _network(given: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """A preset's network; one of another kind starts from the defaults of that kind."""
+    kinds = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
+    kind = kinds[-1] if kinds else given["kind"]
+    require_known("network", kind, networks)
+    return {"kind": kind, **_defaults(networks[kind].build), **(given if kind == given["kind"] else {})}
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The options of a function and what they are if nothing is said; sequences as TOML has them."""
+    found = {p.name: p.default for p in signature(function).parameters.values() if p.default is not Parameter.empty}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _apply(parts: dict[str, dict[str, Any]], change: str) -> None:
@@ -103,11 +120,13 @@ def _apply(parts: dict[str, dict[str, Any]], change: str) -> None:
     if not (equals and dot):
         raise ValueError(f"a change is written part.name=value, such as training.epochs=40; got {change!r}")
     require_known("part of the settings", part, parts)
-    open_ended = part in ("stream", "network")  # their options are those of a function, which checks them itself
-    if not open_ended:
-        require_known(f"setting of {part}", name, parts[part])
-    is_word = isinstance(parts[part].get(name), str)  # labels=true means the word
-    parts[part][name] = text if is_word else _parse(text)
+    require_known(f"setting of {part}", name, parts[part])
+    old = parts[part][name]
+    new = text if isinstance(old, str) else _parse(text)  # labels=true means the word
+    for kind, words in ((bool, "true or false"), (int | float, "a number"), (list, "a list")):
+        if isinstance(old, kind) and not (isinstance(new, kind) and isinstance(new, bool) == isinstance(old, bool)):
+            raise ValueError(f"{path} must be {words}, got {text!r}")
+    parts[part][name] = new
 
 
 def _parse(text: str) -> Any:
@@ -125,7 +144,7 @@ def require_known(kind: str, name: str, known: Mapping[str, Any] | Iterable[str]
     names = sorted(known)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names) or 'none'}"
         raise ValueError(f"there is no {kind} {name!r}: {hint}")
 
 

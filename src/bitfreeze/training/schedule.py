@@ -18,6 +18,14 @@ class Settings:
     lr_min: float = 1e-4  # training ends when it falls below
     evaluation_batch: int = 2000
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "epochs", "patience", "evaluation_batch"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"training.{name} must be a whole number of at least 1, got {getattr(self, name)}")
+        for name, least in (("lr", 0), ("factor", 1), ("lr_min", 0)):
+            if not getattr(self, name) > least:
+                raise ValueError(f"training.{name} must be greater than {least}, got {getattr(self, name)}")
+
 
 @dataclass
 class Plateau:
