@@ -1,0 +1,78 @@
+"""The commands as a user types them."""
+
+import sys
+
+import pytest
+
+from bitfreeze.cli import main
+from bitfreeze.methods import methods
+from bitfreeze.streams import streams
+
+SMALL = ["--set", "training.epochs=2", "network.hidden=[16]"]
+
+
+@pytest.fixture
+def type_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
+
+    def command(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["bitfreeze", *words])
+        main()
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_a_run_ends_with_its_row_and_where_it_is_kept(type_in, tmp_path):
+    out = type_in("run", "digits5", "--method", "ft", *SMALL)
+    assert "| method | variant | seeds | ACC | BWT |" in out
+    assert out.count("| ft |") == 1
+    assert f"kept in {tmp_path / 'digits5'}" in out
+    again = type_in("run", "digits5", "--method", "ft", *SMALL)
+    assert again.splitlines()[-3:] == out.splitlines()[-3:]  # the same row: nothing was done again
+
+
+def test_table_and_show_tell_of_what_was_run(type_in, tmp_path):
+    for method in ("ft", "blip"):
+        type_in("run", "digits5", "--method", method, *SMALL)
+    out = type_in("table", "digits5")
+    assert out.count("| ft |") == out.count("| blip |") == 1
+    rows = type_in("table", "digits5", "--csv").splitlines()
+    assert len(rows) == 3
+    assert rows[0].startswith("method,variant,seed,acc,bwt,bwt_T,")
+    (run,) = (tmp_path / "digits5").glob("blip*/seed0")
+    shown = type_in("show", str(run.relative_to(tmp_path)))
+    assert 'rules = "strict"' in shown
+    assert "after task 5: " in shown
+    assert "bits_per_parameter" in shown
+
+
+def test_runs_can_be_left_out_of_a_table(type_in):
+    type_in("run", "digits5", "--method", "ft", *SMALL)
+    type_in("run", "digits5", "--method", "ft", *SMALL[:2])
+    assert type_in("table", "digits5").count("| ft |") == 2
+    assert type_in("table", "digits5", "--only", "hidden").count("| ft |") == 1
+    assert "hidden" not in type_in("table", "digits5", "--without", "hidden")
+    with pytest.raises(SystemExit, match="no such finished run of digits5"):
+        type_in("table", "digits5", "--only", "nothing")
+
+
+def test_the_list_names_everything(type_in):
+    out = type_in("list")
+    assert all(f"  {name} " in out for name in [*streams, *methods, "mlp"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["run", "digit5"], "bitfreeze: there is no stream 'digit5': did you mean digits5"),
+        (["run", "digits5", "--method", "blip", "--set", "method.budget=7"], "bitfreeze: budget must lie between"),
+        (["table", "digits5"], "no such finished run of digits5"),
+        (["show", "nothing"], "there is no run 'nothing'"),
+        (["sweep", "digits5", "--seeds", "x"], "bitfreeze: seeds are written 0-4"),
+        (["data", "get", "mnits"], "bitfreeze: .*mnist"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(words, sentence, type_in):
+    with pytest.raises(SystemExit, match=sentence):
+        type_in(*words)
