@@ -38,7 +38,8 @@ class Split:
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """These samples, ready for a network."""
         scale, shift = self._scale_and_shift
-        return torch.addcmul(shift, self.x[rows].float(), scale), self.y[rows]
+        pixels = self.x[rows].to(torch.float32, copy=True)
+        return torch.addcmul(shift, pixels, scale, out=pixels), self.y[rows]  # in place: large batches wait for memory
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All samples in the order they are stored."""

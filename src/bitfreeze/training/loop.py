@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -57,17 +58,17 @@ class Training:
     def _train_epoch(self) -> float:
         self.net.train()
         split, size = self.data.train, self.settings.batch
-        total = torch.zeros(())
+        total = 0.0
         for step, rows in enumerate(_shuffled(split, size, self.shuffling)):
             batch = Batch(*split.take(rows), self.task)
-            loss = self.method.train_batch(batch, step * size / len(split), self.optimizers)
-            if not torch.isfinite(loss):
+            loss = self.method.train_batch(batch, step * size / len(split), self.optimizers).item()
+            if not isfinite(loss):
                 raise TrainingDiverged(
-                    f"the loss is {loss.item()} at task {self.task.index + 1}, epoch {self.plateau.epoch + 1}, step "
+                    f"the loss is {loss} at task {self.task.index + 1}, epoch {self.plateau.epoch + 1}, step "
                     f"{step + 1}: lower the learning rate ({self.plateau.lr:g}), or look for bad inputs"
                 )
             total += loss * len(rows)
-        return total.item() / len(split)
+        return total / len(split)
 
     def _validate(self) -> float:
         self.net.eval()

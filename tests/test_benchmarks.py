@@ -1,0 +1,102 @@
+"""The benchmarks compare like with like: both sides of each do the same work."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from loop import bare_epochs, first_rows, new_network, our_epochs
+from protocol import PARTS, Shares
+from released import Released
+from torch import Tensor
+from torch.optim import SGD
+
+from bitfreeze import BLIP, Rules, diagonal_fisher
+from bitfreeze.nets import MultiHead, build_network
+from bitfreeze.streams import make_stream
+
+BATCH, PRIOR = 20, 1e-11  # of the Fisher, and F0 on the scale that goes with it
+
+
+def test_the_loop_and_the_one_by_hand_take_the_same_steps() -> None:
+    stream = make_stream("digits5")
+    data = first_rows(stream.load(stream.tasks[0]), 200)
+    ours, bare = our_epochs(stream, data, "ft"), bare_epochs(new_network(stream), data)
+    for _ in range(2):
+        (net, loss), (by_hand, loss_by_hand) = next(ours), next(bare)
+        assert loss == pytest.approx(loss_by_hand, rel=1e-5)
+        for mine, other in zip(net.parameters(), by_hand.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
+
+
+def small_network() -> MultiHead:
+    torch.manual_seed(0)
+    return build_network({"kind": "mlp", "hidden": [24, 16]}, (1, 8, 8), [2] * 5)
+
+
+def train(net: MultiHead, blip: BLIP, x: Tensor, y: Tensor, task: int, order: Tensor) -> None:
+    optimizer = SGD(net.parameters(), lr=0.3)
+    for rows in order.split(32):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[rows], task), y[rows]).backward()
+        optimizer.step()
+        blip.clamp_()
+
+
+def test_the_emulated_protocol_computes_what_the_released_rules_do() -> None:
+    stream = make_stream("digits5")
+    net, copy = small_network(), small_network()
+    blip = BLIP(net, watch=net.backbone, prior=PRIOR * BATCH**2, rules=Rules.released())
+    released = Released(copy, prior=PRIOR, batch=32)
+    tensors = {name: p for name, p in net.named_parameters() if name.startswith("backbone")}
+    frozen = dict(zip(tensors, (tensor for layer in released.frozen for tensor in layer), strict=True))
+    for task in stream.tasks[:3]:
+        x, y = stream.load(task).train.take(slice(0, 240))
+        optimizer = SGD(copy.parameters(), lr=0.3)
+        clipped = 0
+        for _ in range(5):
+            order = torch.randperm(len(y))
+            train(net, blip, x, y, task.index, order)
+            released.train_epoch(x, y, task.index, optimizer, order)
+        for name, (low, high) in blip.intervals().items():
+            torch.testing.assert_close(frozen[name].parameter, tensors[name], rtol=0, atol=2e-6)
+            clipped += int(((tensors[name] == low) | (tensors[name] == high)).sum())
+        assert clipped or task.index == 0
+
+        def forward(x: Tensor, task: int = task.index) -> Tensor:
+            return net(x, task)
+
+        clean = diagonal_fisher(net, [(x, y)], forward, labels="true", watch=net.backbone)
+        divided = released.fisher(x, task.index, BATCH, labels=y)
+        blip.consolidate([(x, y)], forward, labels="true")
+        for (name, tensor), fisher in zip(frozen.items(), (f for layer in divided for f in layer), strict=True):
+            torch.testing.assert_close(fisher * BATCH**2, clean[name], rtol=1e-3, atol=1e-12)
+            tensor.freeze_(fisher, task.index + 1)
+        follow(blip, frozen, net, copy)
+    assert 0.05 < blip.capacity() < 0.9
+
+
+def follow(blip: BLIP, frozen: dict, net: MultiHead, copy: MultiHead) -> None:
+    """The same bits and centres, but for a few gains or weights that rounding took to the other side of a tie; from
+    there both go on alike."""
+    saved, unlike = blip.state_dict()["tensors"], 0
+    for name, tensor in frozen.items():
+        state = saved[name]
+        centre = state["centre"].double() * 2.0**-20 * state["bound"]
+        same = (state["bits"] == tensor.bits) & ((centre - tensor.centre).abs() < 1e-6)
+        unlike += int((~same).sum())
+        tensor.bits, tensor.centre, tensor.fisher = state["bits"].long(), centre.float(), state["fisher"] / BATCH**2
+    assert unlike <= 4, f"{unlike} entries differ"
+    copy.load_state_dict(net.state_dict())
+
+
+def test_the_emulated_protocol_evaluates_loss_and_accuracy() -> None:
+    stream, net = make_stream("digits5"), small_network()
+    x, y = stream.load(stream.tasks[1]).train.take(slice(0, 100))
+    loss, right = Released(net, PRIOR, batch=32).evaluate(x, y, 1)
+    assert loss == pytest.approx(F.cross_entropy(net(x, 1), y).item(), rel=1e-5)
+    assert round(right * len(y)) == int((net(x, 1).argmax(1) == y).sum())
+
+
+def test_a_whole_run_is_the_sum_of_its_parts() -> None:
+    shares = Shares(ours=dict.fromkeys(PARTS, 1.0), released=dict(zip(PARTS, (4.0, 2.0, 30.0, 1.0), strict=True)))
+    assert shares.ratio("a task's end") == 30
+    assert shares.whole(epochs=10, tasks=2) == (2 * (10 * 6 + 30) + 3) / (2 * (10 * 2 + 1) + 3)
