@@ -36,9 +36,8 @@ class Frozen:
 
     @torch.no_grad()
     def clip_(self) -> None:
-        reach = self.bound * 0.5 ** self.bits.float()
-        moved = torch.max(torch.min(self.parameter - self.centre, reach), -reach)
-        self.parameter.copy_(self.centre + moved)
+        reach = self.bound * 2.0**-self.bits
+        self.parameter.copy_(self.parameter.maximum(self.centre - reach).minimum(self.centre + reach))
         edge = self.bound * (1 - 2.0**-DEPTH)
         self.parameter.clamp_(-edge, edge)
 
