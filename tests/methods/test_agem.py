@@ -62,12 +62,12 @@ def test_a_reference_of_0_leaves_the_gradient(scale):
     assert torch.equal(joined(result), joined(gradient))
 
 
-@pytest.mark.parametrize("batch", [1, 4, 50])
-def test_rings_hold_the_last_samples_of_each_class(batch):
+@pytest.mark.parametrize("sizes", [[1] * 40, [4] * 20, [50, 50], [30, 2, 9, 1, 3, 17, 4]])
+def test_rings_hold_the_last_samples_of_each_class(sizes):
     torch.manual_seed(0)
     rings, truth = Rings.empty(3, 5, torch.empty(1, 2)), [deque(maxlen=5) for _ in range(3)]
-    for _ in range(60 // batch + 1):
-        x, y = torch.randn(batch, 2), torch.tensor([0.8, 0.2, 0.0]).multinomial(batch, replacement=True)
+    for size in sizes:
+        x, y = torch.randn(size, 2), torch.tensor([0.8, 0.2, 0.0]).multinomial(size, replacement=True)
         rings.add(x, y)
         for sample, label in zip(x, y.tolist(), strict=True):
             truth[label].append(tuple(sample.tolist()))
@@ -184,6 +184,7 @@ def test_in_the_middle_of_a_task_the_memory_survives_in_the_state():
     other.load_state_dict(method.state_dict())
     x, y = few(task, 20).train.take(slice(5, 20))
     for each in (method, other):
+        assert len(each.rings[task.index]) == 5
         each.observe(Batch(x, y, task), 0.0)
         assert len(each.rings[task.index]) == 12
     assert torch.equal(method.rings[task.index].x, other.rings[task.index].x)

@@ -85,7 +85,8 @@ def test_the_previous_network_is_that_of_the_last_task_and_stays():
 
 def test_targets_have_no_dropout():
     method = prepare("lwf", convolutional)
-    learn(method, TASKS[0])
+    method.net.train()
+    method.end_task(TASKS[0], few(TASKS[0], 10))
     method.net.train()
     assert not any(module.training for module in method.previous.modules())
     x, _ = few(TASKS[1], 10).train.take(slice(None))

@@ -45,7 +45,7 @@ class Rings:
         own = F.one_hot(y, classes)
         number = own.cumsum(0).gather(1, y[:, None])[:, 0] - 1  # of a sample among its class in this batch
         total = own.sum(0)
-        stays = number >= total[y] - places  # the others would be overwritten at once
+        stays = number >= total[y] - places  # so that none is put in the place of another of this batch
         x, y, number = x[stays], y[stays], number[stays]
         self.x[y, (self.seen[y] + number) % places] = x
         self.seen += total
