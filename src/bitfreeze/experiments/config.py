@@ -102,7 +102,9 @@ def _apply(parts: dict[str, dict[str, Any]], change: str) -> None:
     open_ended = part in ("stream", "network")  # their options are those of a function, which checks them itself
     if not open_ended:
         require_known(f"setting of {part}", name, parts[part])
-    parts[part][name] = _parse(text)
+    value = _parse(text)
+    word_wanted = isinstance(parts[part].get(name), str) and isinstance(value, bool)
+    parts[part][name] = text if word_wanted else value  # labels=true means the word
 
 
 def _parse(text: str) -> Any:
