@@ -69,6 +69,17 @@ def test_unknown_names_get_the_near_ones(arguments, sentence):
         make_config(*arguments)
 
 
+def test_true_and_false_are_words_where_a_word_is_wanted():
+    assert make_config("digits5", "ewc", changes=["method.labels=true"]).method_options["labels"] == "true"
+    assert make_config("digits5", "imm", changes=["method.merge=false"]).method_options["merge"] is False
+
+
+def test_released_imm_does_not_merge():
+    for stream in streams:
+        assert make_config(stream, "imm", "released").method_options["merge"] is False
+        assert make_config(stream, "imm").method_options["merge"] is True
+
+
 def test_toml_round_trip():
     table = asdict(make_config("mnist5", "blip", "text"))
     read = tomllib.loads(to_toml(table))

@@ -142,7 +142,7 @@ class Run:
         self.number = number + 1
         self.matrix, self.seconds = state["matrix"], state["seconds"]
         self.folder.events_written = state["events"]
-        if self.method.record.replays:
+        if self.method.record.rereads:
             for task in self.stream.tasks[: len(self.matrix)]:
                 self.method.recall(task, self.stream.load(task))
         self.method.load_state_dict(state["method"])

@@ -30,7 +30,8 @@ class Record:
     description: str
     paper: str = ""
     memory: str = "none"  # how what it keeps grows with the number of tasks
-    replays: bool = False  # whether it sees data of earlier tasks again
+    replays: bool = False  # whether it trains on samples of earlier tasks: buffer_bytes counts what is kept of them
+    rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
 
 
@@ -60,7 +61,7 @@ class Method:
         """Before the first epoch, and again where a run continues in the middle of a task."""
 
     def recall(self, task: Task, data: TaskData) -> None:
-        """For methods that replay: the data of an earlier task, where a run continues after it."""
+        """For methods that reread: the data of an earlier task, where a run continues after it."""
 
     def observe(self, batch: Batch, progress: float) -> None:
         """In training only, before the loss: fill a buffer, anneal. ``progress`` runs from 0 to 1 in each epoch."""

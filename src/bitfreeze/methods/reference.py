@@ -48,7 +48,12 @@ class Joint(Method):
     """Each step sees a batch of every task so far: what could be learned if nothing had to be given up."""
 
     record = Record(
-        "joint", "reference: trains on the data of all tasks so far", memory="O(T)", replays=True, moves_old_heads=True
+        "joint",
+        "reference: trains on the data of all tasks so far",
+        memory="O(T)",
+        replays=True,
+        rereads=True,
+        moves_old_heads=True,
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:

@@ -1,0 +1,78 @@
+"""Online elastic weight consolidation: a pull towards the last weights, as strong as the Fisher of the past says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..nets import MultiHead
+from ..parameters import find_parameters
+from ..streams import Task, TaskData
+from .method import Method, Record
+from .pull import Named, nbytes, pull, require_fisher_options, require_strength, task_fisher
+from .registry import register_method
+
+
+@register_method
+@dataclass
+class ElasticWeightConsolidation(Method):
+    """Adds strength / 2 * sum_i F_i (theta_i - theta*_i)^2 to the loss: theta* are the weights after the last task."""
+
+    record = Record(
+        "ewc",
+        "online elastic weight consolidation: a pull towards the last weights, scaled by the Fisher",
+        paper="Kirkpatrick et al., PNAS 2017; online form: Huszar 2018",
+        memory="O(1)",
+    )
+
+    strength: float = 250.0  # lambda, for the Fisher per sample: 5000 for one of squared mean gradients of 20 samples
+    accumulate: str = "mean"  # the Fisher of all tasks so far: their "mean" or their "sum"
+    samples: int | None = None  # training samples of a task for its Fisher; none: all
+    labels: str = "sample"  # of these: drawn from the model, "exact" (averaged over), or "true" as in the data
+    fisher_batch: int = 500
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        require_strength(self.strength)
+        require_fisher_options(self.samples, self.labels)
+        if self.accumulate not in ("mean", "sum"):
+            raise ValueError(f"accumulate={self.accumulate!r} is not known: use 'mean' or 'sum'")
+        self.slots = find_parameters(net)
+        self.anchor: Named = {}  # theta*
+        self.fisher: Named = {}
+        self.learned = 0  # tasks that the Fisher is of
+        return super().build(net, tasks)
+
+    def penalty(self, task: Task) -> Tensor | None:
+        if not self.learned:
+            return None
+        names = [slot.name for slot in self.slots]
+        parameters = [slot.parameter for slot in self.slots]
+        return self.strength * pull(parameters, [self.anchor[n] for n in names], [self.fisher[n] for n in names])
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        new = task_fisher(self, task, data, samples=self.samples, labels=self.labels, batch=self.fisher_batch)
+        self.learned += 1
+        self.fisher = {name: self._accumulated(name, fisher) for name, fisher in new.items()}
+        self.anchor = {slot.name: slot.parameter.detach().clone() for slot in self.slots}
+
+    def _accumulated(self, name: str, new: Tensor) -> Tensor:
+        if self.learned == 1:
+            return new
+        if self.accumulate == "sum":
+            return self.fisher[name] + new
+        return (self.fisher[name] * (self.learned - 1) + new) / self.learned
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learned": self.learned, "anchor": self.anchor, "fisher": self.fisher}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learned, self.anchor, self.fisher = state["learned"], state["anchor"], state["fisher"]
+
+    def extra_bytes(self) -> int:
+        return nbytes(self.anchor, self.fisher)
+
+    def report(self) -> dict[str, float]:
+        """SGD is stable only where lr * strength * F < 2, so the largest pull bounds the learning rate."""
+        if not self.learned:
+            return {}
+        return {"largest_pull": self.strength * max(value.max().item() for value in self.fisher.values())}

@@ -1,0 +1,75 @@
+"""Learning without forgetting: on the new task's data, the earlier heads go on saying what they said before it."""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..nets import MultiHead
+from ..streams import Task, TaskData
+from .method import Batch, Method, Record
+from .registry import register_method
+
+
+def distillation(new: Tensor, old: Tensor, temperature: float = 1.0) -> Tensor:
+    """Mean over samples of -sum_c q_c log p_c, with q and p the softmax of old and new scores over the temperature."""
+    return F.cross_entropy(new / temperature, (old / temperature).softmax(1))
+
+
+@register_method
+@dataclass
+class LearningWithoutForgetting(Method):
+    """Cross-entropy + strength * (sum over earlier heads of the distillation from the network before this task)."""
+
+    record = Record(
+        "lwf",
+        "learning without forgetting: distils the earlier heads of the previous network on new data",
+        paper="Li and Hoiem, ECCV 2016",
+        memory="O(1)",
+        moves_old_heads=True,
+    )
+
+    strength: float = 2.0  # lambda: weight of each earlier head's distillation
+    temperature: float = 1.0
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        if not self.strength >= 0:
+            raise ValueError(f"strength={self.strength} would unlearn: give 0 (no distillation) or more")
+        if not self.temperature > 0:
+            raise ValueError(f"temperature={self.temperature} must be greater than 0: 1 leaves the scores as they are")
+        self.previous: MultiHead | None = None
+        self.learned: list[int] = []  # tasks whose heads are distilled
+        return super().build(net, tasks)
+
+    def loss(self, batch: Batch) -> Tensor:
+        features = self.net.backbone(batch.x)
+        loss = F.cross_entropy(self.net.heads[batch.task.index](features), batch.y)
+        if self.previous is None:
+            return loss
+        with torch.no_grad():
+            before = self.previous.backbone(batch.x)
+            targets = {k: self.previous.heads[k](before) for k in self.learned if k != batch.task.index}
+        terms = [distillation(self.net.heads[k](features), old, self.temperature) for k, old in targets.items()]
+        return loss + self.strength * torch.stack(terms).sum() if terms else loss
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        self.learned = [*self.learned, task.index]
+        self.previous = self._frozen_copy()
+
+    def _frozen_copy(self) -> MultiHead:
+        return copy.deepcopy(self.net).requires_grad_(False).eval()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learned": self.learned, "previous": {} if self.previous is None else self.previous.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learned = state["learned"]
+        if self.learned:
+            self.previous = self._frozen_copy()
+            self.previous.load_state_dict(state["previous"])
+
+    def extra_bytes(self) -> int:
+        return 0 if self.previous is None else sum(value.nbytes for value in self.previous.state_dict().values())

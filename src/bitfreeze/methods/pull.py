@@ -1,0 +1,63 @@
+"""A quadratic pull towards earlier weights, and the Fisher that says how strong it is for each of them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..fisher import diagonal_fisher
+from ..fisher.labels import require_kind
+from ..streams import Task, TaskData
+from .method import Method
+
+Named = dict[str, Tensor]  # a tensor for each parameter, under its name
+
+
+def pull(parameters: Sequence[Tensor], anchors: Sequence[Tensor], weights: Sequence[Tensor] | None = None) -> Tensor:
+    """1/2 sum_i w_i (theta_i - anchor_i)^2 over all entries of all parameters; w = 1 without ``weights``."""
+    value: Tensor = _Pull.apply(anchors, weights, *parameters)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _Pull(torch.autograd.Function):
+    """It is computed in every step and over all parameters, so it is bound by memory: its gradient falls out of its
+    value, and autograd, left to itself, would go over memory twice as often."""
+
+    @staticmethod
+    def forward(ctx: Any, anchors: Sequence[Tensor], weights: Sequence[Tensor] | None, *parameters: Tensor) -> Tensor:
+        apart = torch._foreach_sub(parameters, list(anchors))
+        slope = apart if weights is None else torch._foreach_mul(apart, list(weights))
+        ctx.save_for_backward(*slope)
+        return torch.stack([torch.dot(a.flatten(), s.flatten()) for a, s in zip(apart, slope, strict=True)]).sum() / 2
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Any, ...]:
+        slope = ctx.saved_tensors
+        torch._foreach_mul_(slope, outer)  # in place: autograd itself objects where a graph is gone through twice
+        return None, None, *slope
+
+
+def task_fisher(method: Method, task: Task, data: TaskData, *, samples: int | None, labels: str, batch: int) -> Named:
+    """The diagonal Fisher of the whole network, heads too, at its weights as they are; 0 for the other tasks' heads."""
+    split = data.train
+    if samples is not None:
+        split = split.subset(torch.randperm(len(split))[:samples])  # stored order may be that of the classes
+    return diagonal_fisher(method.net, split.batches(batch), lambda x: method.logits(x, task), labels=labels)
+
+
+def require_fisher_options(samples: int | None, labels: str) -> None:
+    require_kind(labels)
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples={samples} leaves nothing for the Fisher: give at least 1, or none for all there are")
+
+
+def require_strength(strength: float) -> None:
+    if not strength >= 0:
+        raise ValueError(f"strength={strength} would push weights away: give 0 (no pull) or more")
+
+
+def nbytes(*kept: Named) -> int:
+    return sum(value.nbytes for named in kept for value in named.values())
