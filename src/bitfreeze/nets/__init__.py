@@ -1,6 +1,16 @@
 """Networks: a backbone that all tasks share, and a head for each task."""
 
+from .bayesian import BayesianConv2d, BayesianLinear, BayesianMultiHead
 from .multihead import MultiHead
 from .registry import Network, build_network, networks, register_network
 
-__all__ = ["MultiHead", "Network", "build_network", "networks", "register_network"]
+__all__ = [
+    "BayesianConv2d",
+    "BayesianLinear",
+    "BayesianMultiHead",
+    "MultiHead",
+    "Network",
+    "build_network",
+    "networks",
+    "register_network",
+]
