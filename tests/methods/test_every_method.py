@@ -35,7 +35,7 @@ def watched(split: Split, owner: int) -> Watched:
 def prepare(name):
     torch.manual_seed(0)
     stream = make_stream("digits5")
-    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, [t.classes for t in stream.tasks])
+    net = build_network({"kind": "mlp", "hidden": [32]}, stream.shape, [t.classes for t in stream.tasks])
     method = make_method(name, {})
     return stream, method, method.build(net, stream.tasks)
 

@@ -1,7 +1,7 @@
 """Methods of continual learning behind one small interface."""
 
-from . import agem, blip, ewc, finetuning, imm, lwf, reference  # noqa: F401 - each registers its methods
-from . import blip, finetuning, reference, ucb, vcl  # noqa: F401 - each registers its methods
+# importing a method registers it
+from . import acl, acl_r, agem, blip, ewc, finetuning, hat, imm, lwf, reference, ucb, vcl  # noqa: F401
 from .method import Batch, Method, Record
 from .registry import make_method, methods, register_method
 

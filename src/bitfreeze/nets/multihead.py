@@ -8,6 +8,8 @@ from torch import Tensor, nn
 class MultiHead(nn.Module):
     """``net(x, task)`` gives the class scores of that task. All heads exist from the start, as in the paper."""
 
+    shape: tuple[int, ...] | None = None  # of one input, as build_network was told
+
     def __init__(self, backbone: nn.Module, features: int, classes: Sequence[int]) -> None:
         super().__init__()
         self.backbone = backbone

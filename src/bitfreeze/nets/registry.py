@@ -28,7 +28,9 @@ def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Se
     kind = options.pop("kind")
     if kind not in networks:
         raise ValueError(f"there is no network {kind!r}: known are {', '.join(sorted(networks))}")
-    return networks[kind].build(shape, classes, **options)
+    net = networks[kind].build(shape, classes, **options)
+    net.shape = tuple(shape)
+    return net
 
 
 register_network("mlp", "linear layers with ReLU (hidden: their widths)", mlp)

@@ -1,0 +1,74 @@
+"""ACL-R: ACL that sees an image of each earlier class again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..nets import MultiHead
+from ..streams import Split, Task, TaskData
+from .acl import Adversarial
+from .method import Batch, Record
+from .registry import register_method
+
+
+@register_method
+@dataclass
+class AdversarialReplay(Adversarial):
+    """ACL that also sees a few images of each class of earlier tasks, through the modules of their own task."""
+
+    record = Record(
+        "acl_r",
+        "ACL with replay of an image per class",
+        paper="Ebrahimi et al., ECCV 2020",
+        memory="O(T)",
+        replays=True,
+    )
+
+    replay: int = 1  # images per class that are kept
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        if self.replay < 0:
+            raise ValueError(f"replay={self.replay} is out of range: give the images per class to keep, 0 or more")
+        self.tasks = tasks
+        self.kept: dict[int, Split] = {}
+        return super().build(net, tasks)
+
+    def begin_task(self, task: Task, data: TaskData) -> None:
+        self.train_size = len(data.train)
+        super().begin_task(task, data)
+
+    def replayed(self, batch: Batch, progress: float) -> list[Batch]:
+        """Each kept image once an epoch, in random order, as if they had been added to the training set."""
+        places = [(owner, row) for owner, split in self.kept.items() for row in range(len(split))]
+        if progress == 0:
+            self.order = torch.randperm(len(places)).tolist() if places else []
+        seen = round(progress * self.train_size)
+        first, last = (count * len(places) // self.train_size for count in (seen, seen + len(batch.y)))
+        rows: dict[int, list[int]] = {}
+        for place in self.order[first:last]:
+            owner, row = places[place]
+            rows.setdefault(owner, []).append(row)
+        return [Batch(*self.kept[k].take(torch.tensor(rows[k])), self.tasks[k]) for k in sorted(rows)]
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        super().end_task(task, data)
+        if self.replay:
+            self.kept[task.index] = per_class(data.train, self.replay)
+
+    def buffer_bytes(self) -> int:
+        return sum(split.x.numel() * split.x.element_size() + 8 * len(split) for split in self.kept.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = {str(k): {"x": s.x, "y": s.y, "mean": s.mean, "std": s.std} for k, s in self.kept.items()}
+        return {**super().state_dict(), "kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.kept = {int(k): Split(s["x"], s["y"], tuple(s["mean"]), tuple(s["std"])) for k, s in state["kept"].items()}
+
+
+def per_class(split: Split, count: int) -> Split:
+    rows = [(split.y == label).nonzero().flatten() for label in torch.unique(split.y)]
+    return split.subset(torch.cat([mine[torch.randperm(len(mine))[:count]] for mine in rows]))

@@ -1,0 +1,134 @@
+"""The networks of adversarial continual learning: one module that all tasks share, a private one and a head a task."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .mlp import Flatten
+from .multihead import MultiHead
+
+
+class SharedPrivate(MultiHead):
+    """``net(x, task)``: scores of the task's head from its private code and the shared one, that of the backbone."""
+
+    def __init__(self, shared: nn.Module, privates: Sequence[nn.Module], heads: Sequence[nn.Module]) -> None:
+        super().__init__(shared, 0, ())
+        self.privates = nn.ModuleList(privates)
+        self.heads.extend(heads)
+
+    def codes(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
+        """The shared and the private code."""
+        return self.backbone(x), self.privates[task](x)
+
+    def classify(self, shared: Tensor, private: Tensor, task: int) -> Tensor:
+        scores: Tensor = self.heads[task](torch.cat([private, shared], 1))
+        return scores
+
+    def forward(self, x: Tensor, task: int) -> Tensor:
+        return self.classify(*self.codes(x, task), task)
+
+    def of_task(self, task: int) -> list[nn.Parameter]:
+        """What belongs to one task alone."""
+        return [*self.privates[task].parameters(), *self.heads[task].parameters()]
+
+
+def shared_private(
+    shape: Sequence[int], classes: Sequence[int], *, kind: str = "auto", latent: int = 64, units: int = 175,
+    head_units: int = 28, head_inner: int = 14, shared_width: int = 512, private_channels: int = 16,
+) -> SharedPrivate:  # fmt: skip
+    """Perceptrons (``"mlp"``) or convolutions (``"conv"``); ``"auto"``: convolutions for pictures in colour."""
+    if kind == "auto":
+        kind = "conv" if len(shape) == 3 and shape[0] > 1 else "mlp"
+    if kind not in ("mlp", "conv"):
+        raise ValueError(f"networks={kind!r} is not known: use 'mlp', 'conv' or 'auto'")
+    if kind == "mlp":
+        shared = _shared_mlp(shape, units, latent)
+        privates = [_private_mlp(shape, latent) for _ in classes]
+    else:
+        shared = _shared_conv(shape, shared_width, latent)
+        privates = [_private_conv(shape, private_channels, latent) for _ in classes]
+    return SharedPrivate(shared, privates, [_head(latent, head_units, head_inner, count) for count in classes])
+
+
+def discriminator(latent: int, units: int, sources: int) -> nn.Sequential:
+    """Tells from a shared code where it came from: 0 is noise, k the k-th task."""
+    return nn.Sequential(nn.Linear(latent, units), nn.LeakyReLU(), nn.Linear(units, units), nn.Linear(units, sources))
+
+
+class _Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, strength: float) -> Tensor:
+        ctx.strength = strength
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return -ctx.strength * gradient, None
+
+
+def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
+    """x itself, but its gradient comes back times -strength."""
+    reversed_: Tensor = _Reversal.apply(x, strength)  # type: ignore[no-untyped-call]
+    return reversed_
+
+
+def _shared_mlp(shape: Sequence[int], units: int, latent: int) -> nn.Sequential:
+    return nn.Sequential(Flatten(), *_linear(prod(shape), units, 0.2), *_linear(units, latent, 0.2))
+
+
+def _private_mlp(shape: Sequence[int], latent: int) -> nn.Sequential:
+    return nn.Sequential(Flatten(), nn.Linear(prod(shape), latent), nn.ReLU())
+
+
+def _shared_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
+    """The AlexNet of HAT with more and narrower layers at its end."""
+    first, second = _kernels(shape)
+    convolutions = nn.Sequential(
+        *_convolution(shape[0], 64, first, 0.2), *_convolution(64, 128, second, 0.2), *_convolution(128, 256, 2, 0.5)
+    )
+    widths = [_features(convolutions, shape), width, width, 512, latent]
+    linear = [module for inputs, outputs in pairwise(widths) for module in _linear(inputs, outputs, 0.5)]
+    return nn.Sequential(*convolutions, Flatten(), *linear)
+
+
+def _private_conv(shape: Sequence[int], channels: int, latent: int) -> nn.Sequential:
+    first, second = _kernels(shape)
+    convolutions = nn.Sequential(
+        *_convolution(shape[0], channels, first, 0.2), *_convolution(channels, channels, second, 0.5)
+    )
+    return nn.Sequential(*convolutions, Flatten(), nn.Linear(_features(convolutions, shape), latent), nn.ReLU())
+
+
+def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
+    hidden = [nn.Linear(2 * latent, first), nn.ReLU(), nn.Dropout(0.5), nn.Linear(first, second), nn.ReLU()]
+    return nn.Sequential(*hidden, nn.Linear(second, classes))
+
+
+def _linear(inputs: int, outputs: int, dropout: float) -> list[nn.Module]:
+    return [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, kernel), nn.ReLU(), nn.Dropout(dropout), nn.MaxPool2d(2)]
+
+
+def _kernels(shape: Sequence[int]) -> tuple[int, int]:
+    if len(shape) != 3 or min(shape[1:]) < 20:
+        raise ValueError(
+            f"the convolutional networks of acl need pictures of 20x20 pixels or more, and inputs are {tuple(shape)}: "
+            "use networks='mlp'"
+        )
+    size = min(shape[1:])
+    return size // 8, size // 10
+
+
+@torch.no_grad()
+def _features(convolutions: nn.Sequential, shape: Sequence[int]) -> int:
+    """How many numbers leave the convolutions; found in eval mode, where dropout draws nothing."""
+    count = convolutions.eval()(torch.zeros(1, *shape)).numel()
+    convolutions.train()
+    return int(count)
