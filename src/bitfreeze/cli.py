@@ -23,7 +23,7 @@ from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
 from .experiments.sweep import parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
-from .methods import methods
+from .methods import Record, methods
 from .nets import networks
 from .streams import streams
 from .training import TrainingDiverged
@@ -168,7 +168,7 @@ class List:
     def do(self) -> None:
         for title, entries in (
             ("streams", {s.name: s.description for s in streams.values()}),
-            ("methods", {name: m.record.description for name, m in methods.items()}),
+            ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in methods.items()}),
             ("networks", {n.name: n.description for n in networks.values()}),
         ):
             print(f"{title}\n" + "\n".join(f"  {name:10} {text}" for name, text in entries.items()))
@@ -252,6 +252,10 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+
+
+def _described(record: Record) -> str:
+    return f"{record.memory:6} {record.description}" + (f" ({record.paper})" if record.paper else "")
 
 
 def _print_table(rows: list[Row], stream: str, against: str = "") -> None:
