@@ -12,18 +12,39 @@ from .store import Event, RunFolder, runs_root
 from .sweep import Outcome
 
 
-class Lines:
-    """A line every few seconds, and one for each task learned."""
-
-    def __init__(self, every: float = 5.0) -> None:
-        self.every, self.printed = every, time.monotonic()
-        self.names: list[str] = []
+class _Shown:
+    """On display inside a ``with``. By default there is nothing to set up or to take down."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         return None
+
+
+class _Bars(_Shown):
+    """Bars that are redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = Progress(
+            TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TimeElapsedColumn(), TextColumn("{task.fields[note]}", markup=False), console=console,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        self.progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.progress.stop()
+
+
+class Lines(_Shown):
+    """A line every few seconds, and one for each task learned."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        self.every, self.printed = every, time.monotonic()
+        self.names: list[str] = []
 
     def __call__(self, event: Event) -> None:
         if event["event"] == "started":
@@ -38,19 +59,12 @@ class Lines:
         print(text, flush=True)
 
 
-class Live:
-    """A bar for the tasks and one for the epochs of the task at hand, redrawn in place."""
+class Live(_Bars):
+    """A bar for the tasks and one for the epochs of the task at hand."""
 
     def __init__(self, console: Console) -> None:
-        self.progress = _bars(console)
+        super().__init__(console)
         self.names: list[str] = []
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.progress.stop()
 
     def __call__(self, event: Event) -> None:
         if event["event"] == "started":
@@ -65,14 +79,8 @@ class Live:
             self.progress.reset(self.epochs)
 
 
-class SweepLines:
+class SweepLines(_Shown):
     """A line for each run that ends."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        return None
 
     def look(self, config: Config) -> None:
         """Nothing is said of a run before it ends."""
@@ -81,20 +89,13 @@ class SweepLines:
         print(f"{outcome.config.title}: {outcome.error or 'done'}", flush=True)
 
 
-class SweepLive:
+class SweepLive(_Bars):
     """A bar for all runs and one for each that is going on."""
 
     def __init__(self, console: Console, runs: int) -> None:
-        self.progress = _bars(console)
+        super().__init__(console)
         self.all = self.progress.add_task("runs", total=runs, note="")
         self.bars: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        self.progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.progress.stop()
 
     def look(self, config: Config) -> None:
         folder = RunFolder(runs_root() / config.name)
@@ -123,13 +124,6 @@ def show_progress() -> Lines | Live:
 def show_sweep(runs: int) -> SweepLines | SweepLive:
     console = Console()
     return SweepLive(console, runs) if console.is_terminal else SweepLines()
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
-        TimeElapsedColumn(), TextColumn("{task.fields[note]}", markup=False), console=console,
-    )  # fmt: skip
 
 
 def _epoch(event: Event) -> str:
