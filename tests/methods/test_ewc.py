@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bitfreeze.methods.pull import pull
+from bitfreeze.streams import TaskData
 from small_tasks import TASKS, convolutional, expected_squares, few, flat, learn, mlp, prepare, train
 
 
@@ -100,6 +101,23 @@ def test_fisher_is_the_running_mean_of_brute_force_truth_and_0_for_other_heads(m
         assert torch.allclose(fisher.double(), mean, rtol=1e-4, atol=1e-12), name
     assert all(method.fisher[f"heads.{k}.weight"].any() for k in range(3))
     assert not any(method.fisher[f"heads.{k}.{part}"].any() for k in (3, 4) for part in ("weight", "bias"))
+
+
+def test_only_the_mean_over_labels_sees_the_fisher_of_data_that_are_fitted():
+    """The right label has probability 1 - e for each sample: no other is drawn, and e^2 takes the place of e."""
+    fishers = {}
+    for labels in ("exact", "sample", "true"):
+        method = prepare("ewc", labels=labels)
+        data, head = few(TASKS[0], 40), method.net.heads[0]
+        only = data.train.subset(data.train.y == 1)
+        with torch.no_grad():
+            head.weight.zero_()
+            head.bias.copy_(torch.tensor([0.0, 8.0]))
+        e = torch.tensor([0.0, 8.0]).softmax(0)[0].item()
+        method.end_task(TASKS[0], TaskData(only, only, only))
+        fishers[labels] = method.fisher["heads.0.bias"][0].item()
+    assert fishers["exact"] == pytest.approx(e * (1 - e), rel=1e-3)
+    assert fishers["sample"] == fishers["true"] == pytest.approx(e**2, rel=1e-3)
 
 
 def test_mean_times_the_number_of_tasks_is_the_sum():

@@ -28,7 +28,7 @@ class ElasticWeightConsolidation(Method):
     strength: float = 250.0  # lambda, for the Fisher per sample: 5000 for one of squared mean gradients of 20 samples
     accumulate: str = "mean"  # the Fisher of all tasks so far: their "mean" or their "sum"
     samples: int | None = None  # training samples of a task for its Fisher; none: all
-    labels: str = "sample"  # of these: drawn from the model, "exact" (averaged over), or "true" as in the data
+    labels: str = "exact"  # averaged over; or "sample": drawn from the model, or "true": those of the data
     fisher_batch: int = 500
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:

@@ -39,7 +39,7 @@ class IncrementalMomentMatching(Method):
     strength: float = 0.01  # lambda of the pull towards the weights after the last task
     merge: bool = True  # write the merged weights back; without, nothing but the pull is left, as in released code
     samples: int | None = None  # training samples of a task for its Fisher; none: all
-    labels: str = "sample"  # of these: drawn from the model, "exact" (averaged over), or "true" as in the data
+    labels: str = "exact"  # averaged over; or "sample": drawn from the model, or "true": those of the data
     fisher_batch: int = 500
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
