@@ -1,0 +1,41 @@
+"""Pages of docs/ are in step with the registry and with results/."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from bitfreeze.methods import methods
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted((DOCS / "methods").glob("*.md"))
+fill = runpy.run_path(str(DOCS / "fill_results.py"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_figures_are_those_of_results(page):
+    text = page.read_text()
+    assert fill["filled"](text) == text, "run python docs/fill_results.py"
+
+
+def test_a_block_is_filled_from_the_rows_of_its_method():
+    page = "before\n<!-- results:blip -->\nold\n<!-- end -->\nafter\n"
+    filled = fill["filled"](page)
+    assert filled.startswith("before\n<!-- results:blip -->\n")
+    assert filled.endswith("<!-- end -->\nafter\n")
+    assert "old" not in filled
+    assert "| blip | released | " in filled
+    assert "| 99.64 | 0.01 |" in filled  # the paper's
+
+
+@pytest.mark.parametrize("method", methods)
+def test_every_method_has_a_page_that_names_its_command(method):
+    pages = "\n".join(page.read_text() for page in PAGES)
+    assert re.search(rf"--method {method}\b|`{method}`", pages)
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([\w./-]+\.md)\)", page.read_text()):
+        assert (page.parent / link).exists(), link
