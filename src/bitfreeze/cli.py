@@ -94,7 +94,10 @@ class Sweep:
         ]
         _get_missing_data(configs[0])
         with show_sweep(len(configs)) as display:
-            outcomes = sweep(configs, self.workers, display)
+            try:
+                outcomes = sweep(configs, self.workers, display)
+            except KeyboardInterrupt:
+                raise SystemExit("\nstopped; the same command goes on where the runs were") from None
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]

@@ -1,6 +1,11 @@
 """Many runs at a time."""
 
 import io
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -53,3 +58,20 @@ def test_a_terminal_shows_all_runs_and_each_that_goes_on(tmp_path, monkeypatch):
     assert "2/2" in shown
     assert "seed 1: done" in shown
     assert "loss" in shown
+
+
+def test_ctrl_c_stops_all_runs_and_begins_no_more(tmp_path):
+    command = [sys.executable, "-m", "bitfreeze", "sweep", "digits5", "--methods", "ft", "--seeds", "0-3"]
+    changes = ["--workers", "1", "--set", "training.epochs=100000", "training.patience=100000"]
+    environment = {**os.environ, "BITFREEZE_RUNS": str(tmp_path)}
+    process = subprocess.Popen(
+        [*command, *changes], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not list(tmp_path.rglob("events.jsonl")):
+        time.sleep(0.2)
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    _, said = process.communicate(timeout=60)
+    assert "stopped; the same command goes on" in said
+    assert "Traceback" not in said
+    assert len(list(tmp_path.rglob("config.toml"))) == 1

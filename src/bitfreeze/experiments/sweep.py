@@ -41,13 +41,17 @@ def sweep(configs: list[Config], workers: int, display: Display) -> list[Outcome
     outcomes = []
     with ThreadPoolExecutor(workers) as pool:
         going = {pool.submit(_run_in_process, config): config for config in configs}
-        while going:
-            for future in wait(going, timeout=1, return_when=FIRST_COMPLETED).done:
-                del going[future]
-                outcomes.append(future.result())
-                display.done(outcomes[-1])
-            for config in going.values():
-                display.look(config)
+        try:
+            while going:
+                for future in wait(going, timeout=1, return_when=FIRST_COMPLETED).done:
+                    del going[future]
+                    outcomes.append(future.result())
+                    display.done(outcomes[-1])
+                for config in going.values():
+                    display.look(config)
+        except KeyboardInterrupt:  # the runs get it too, and save; those that wait are not begun
+            pool.shutdown(cancel_futures=True)
+            raise
     return outcomes
 
 
