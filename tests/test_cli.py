@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+import torch
 
 from bitfreeze.cli import main
 from bitfreeze.methods import methods
@@ -51,8 +52,8 @@ def test_runs_can_be_left_out_of_a_table(type_in):
     type_in("run", "digits5", "--method", "ft", *SMALL)
     type_in("run", "digits5", "--method", "ft", *SMALL[:2])
     assert type_in("table", "digits5").count("| ft |") == 2
-    assert type_in("table", "digits5", "--only", "hidden").count("| ft |") == 1
-    assert "hidden" not in type_in("table", "digits5", "--without", "hidden")
+    assert type_in("table", "digits5", "--only", "network.hidden=[16]").count("| ft |") == 1
+    assert "hidden" not in type_in("table", "digits5", "--without", "network.hidden=[16]")
     with pytest.raises(SystemExit, match="no such finished run of digits5"):
         type_in("table", "digits5", "--only", "nothing")
 
@@ -67,12 +68,35 @@ def test_the_list_names_everything(type_in):
     [
         (["run", "digit5"], "bitfreeze: there is no stream 'digit5': did you mean digits5"),
         (["run", "digits5", "--method", "blip", "--set", "method.budget=7"], "bitfreeze: budget must lie between"),
+        (["run", "digits5", "--set", "training.epochs=1", "--set", "training.lr=1"], "after one --set"),
+        (["run", "digits5", "--threads", "0"], "threads must be at least 1"),
+        (["run", "digits5", "--method", "ft", "--set", "method.clip=-1"], "clip=-1 will not do"),
+        (["run", "digits5", "--method", "ft", "--set", "network.hidden=[-1]"], "hidden=.* will not do"),
+        (["run", "digits5", "--set", "method.labels=foo"], "labels='foo'"),
+        (["run", "digits5", "--set", "method.fisher_batch=0"], "fisher_batch=0 will not do"),
+        (["sweep", "digits5", "--seeds", "4-0"], "the smaller first"),
+        (["list", "blib"], "did you mean blip"),
         (["table", "digits5"], "no such finished run of digits5"),
         (["show", "nothing"], "there is no run 'nothing'"),
         (["sweep", "digits5", "--seeds", "x"], "bitfreeze: seeds are written 0-4"),
         (["data", "get", "mnits"], "bitfreeze: .*mnist"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(words, sentence, type_in):
+def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_kept(words, sentence, type_in, tmp_path):
     with pytest.raises(SystemExit, match=sentence):
         type_in(*words)
+    assert not list(tmp_path.rglob("config.toml"))
+
+
+def test_what_can_be_set_is_listed(type_in):
+    assert "--set method.budget=0.1" in type_in("list", "blip")
+    shown = type_in("list", "mnist5")
+    assert "--set training.epochs=200" in shown
+    assert "--method blip --variant released" in shown
+
+
+def test_a_finished_run_is_shown_whatever_the_threads(type_in):
+    first = type_in("run", "digits5", "--method", "ft", *SMALL)
+    again = type_in("run", "digits5", "--method", "ft", *SMALL, "--threads", "2")
+    assert again.splitlines()[-2] == first.splitlines()[-2]
+    torch.set_num_threads(1)

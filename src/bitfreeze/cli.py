@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +17,7 @@ except ModuleNotFoundError as missing:
 
 from . import data
 from .experiments import table
-from .experiments.config import Config, make_config, require_known
+from .experiments.config import Config, make_config, preset, require_known
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
@@ -45,8 +46,8 @@ class Run:
     """Seed of the training. The scenario's own is stream.seed."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset: training.epochs=40 method.budget=0.2 network.hidden=[100] ..."""
-    threads: int = 0
-    """Threads; 0 leaves it to torch."""
+    threads: int = 1
+    """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True
@@ -55,8 +56,9 @@ class Run:
     """Write to TensorBoard too, below the run's folder."""
 
     def do(self) -> None:
-        if self.threads:
-            torch.set_num_threads(self.threads)
+        if self.threads < 1:
+            raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
+        torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
         _get_missing_data(config)
         place = runs_root() / config.name
@@ -65,7 +67,8 @@ class Run:
             try:
                 run(config, None, listeners, self.checkpoint_seconds, self.keep_bits)
             except KeyboardInterrupt:
-                raise SystemExit(f"\nstopped; to continue: {config.command}") from None
+                more = f" --threads {self.threads}" if self.threads > 1 else ""
+                raise SystemExit(f"\nstopped; to continue: {config.command}{more}") from None
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
         _print_table(mine, self.stream)
         print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
@@ -90,7 +93,7 @@ class Sweep:
         configs = [
             make_config(self.stream, method, variant, seed, self.set)
             for seed in parse_seeds(self.seeds)
-            for method, _, variant in pairs
+            for method, _, variant in dict.fromkeys(pairs)
         ]
         _get_missing_data(configs[0])
         with show_sweep(len(configs)) as display:
@@ -101,7 +104,8 @@ class Sweep:
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]
-        _print_table(mine, self.stream)
+        if mine:
+            _print_table(mine, self.stream)
         print(f"runs are kept in {runs_root() / self.stream}")
         if failed:
             raise SystemExit(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
@@ -115,9 +119,9 @@ class Table:
     against: str = ""
     """Compare every method with this one, seed by seed."""
     only: str = ""
-    """Leave out runs whose variant does not contain this, such as training.epochs=10."""
+    """Show only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
     without: str = ""
-    """Leave out runs whose variant contains this."""
+    """Leave out runs whose variant has this word."""
     csv: bool = False
     """Print a row for each run as CSV instead."""
     page: bool = False
@@ -128,7 +132,7 @@ class Table:
         rows = [
             row
             for row in finished_rows(runs_root(), self.stream)
-            if self.only in row["variant"] and not (self.without and self.without in row["variant"])
+            if (not self.only or self.only in _words(row)) and self.without not in _words(row)
         ]
         if not rows:
             raise SystemExit(
@@ -166,9 +170,27 @@ class Show:
 
 @dataclass
 class List:
-    """List streams, methods and networks."""
+    """List streams, methods and networks; of a method or stream, what can be set."""
+
+    name: tyro.conf.Positional[str] = ""
+    """A method: its options. A stream: its settings, and its methods' variants."""
 
     def do(self) -> None:
+        if self.name in methods:
+            _print_options(make_config("digits5", self.name).method_options, "method")
+        elif self.name in streams:
+            config = make_config(self.name, "ft")
+            for part in ("stream_options", "network", "training"):
+                _print_options(getattr(config, part), part.removesuffix("_options"))
+            for method, own in preset(self.name).get("methods", {}).items():
+                for variant in own.get("variants", {}):
+                    print(f"--method {method} --variant {variant}")
+        elif self.name:
+            require_known("stream or method", self.name, [*streams, *methods])
+        else:
+            self._all()
+
+    def _all(self) -> None:
         for title, entries in (
             ("streams", {s.name: s.description for s in streams.values()}),
             ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in methods.items()}),
@@ -248,6 +270,8 @@ Command = (
 
 def main() -> None:
     """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
+    if sys.argv.count("--set") > 1:
+        raise SystemExit("bitfreeze: give all changes after one --set: --set training.epochs=40 method.budget=0.2")
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
         command.do()
@@ -255,6 +279,15 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+
+
+def _words(row: Row) -> list[str]:
+    return row["variant"].split() or ["preset"]
+
+
+def _print_options(options: Mapping[str, object], part: str) -> None:
+    for name, value in options.items():
+        print(f"--set {part}.{name}={'none' if value is None else value}")
 
 
 def _described(record: Record) -> str:

@@ -1,5 +1,6 @@
 """Settings: presets, variants and changes."""
 
+import shlex
 import tomllib
 from dataclasses import asdict
 
@@ -57,10 +58,16 @@ def test_changes_are_applied_and_name_the_run():
         (("digits5", "ft", "", 0, ["network.kind=mpl"]), r"no network 'mpl': did you mean mlp"),
         (("digits5", "ft", "released"), r"variant of ft on digits5 'released': known are none"),
         (("digits5", "ft", "", 0, ["training.lr=abc"]), r"training.lr must be a number, got 'abc'"),
-        (("digits5", "ft", "", 0, ["training.batch=true"]), r"training.batch must be a number, got 'true'"),
+        (("digits5", "ft", "", 0, ["training.batch=true"]), r"training.batch must be a whole number, got 'true'"),
         (("digits5", "ft", "", 0, ["training.batch=0"]), r"training.batch must be a whole number of at least 1"),
         (("digits5", "ft", "", 0, ["network.hidden=3"]), r"network.hidden must be a list, got '3'"),
         (("digits5", "ft", "", 0, ["stream.tuning=1"]), r"stream.tuning must be true or false, got '1'"),
+        (
+            ("digits5", "ewc", "", 0, ["method.samples=abc"]),
+            r"method.samples must be a whole number or none, got 'abc'",
+        ),
+        (("digits5", "ft", "", 0, ["training.epochs=2", "training.epochs=3"]), r"training.epochs is given twice"),
+        (("digits5", "ft", "", 0, ["training.lr=inf"]), r"training.lr must be finite"),
         (("digits5", "ft", "", 0, ["epochs"]), r"written part.name=value"),
     ],
 )
@@ -92,3 +99,15 @@ def test_a_word_that_looks_like_a_truth_value_stays_a_word_where_a_word_is_meant
     assert config.method_options["labels"] == "true"
     assert config.method_options["snap"] is True
     assert config.method_options["gain"] == "eq8"
+
+
+def test_none_may_be_said_where_an_option_allows_it():
+    assert make_config("digits5", "ewc", changes=["method.clip=none"]).method_options["clip"] is None
+    assert make_config("digits5", "ucb", changes=["method.mean_noise=none"]).method_options["mean_noise"] is None
+    with pytest.raises(ValueError, match=r"method.strength must be a number, got 'none'"):
+        make_config("digits5", "ewc", changes=["method.strength=none"])
+
+
+def test_a_command_survives_a_shell():
+    config = make_config("digits5", "ft", changes=["network.hidden=[5, 6]"])
+    assert shlex.split(config.command)[-1] == "network.hidden=[5, 6]"

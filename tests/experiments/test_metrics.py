@@ -13,7 +13,6 @@ def test_metrics_of_a_small_matrix():
     assert metrics.backward_transfer(MATRIX, "T") == pytest.approx(-10 / 3)
     assert metrics.forgetting(MATRIX) == pytest.approx(((90 - 85) + (95 - 90)) / 2)
     assert metrics.learning_accuracy(MATRIX) == pytest.approx((90 + 95 + 99) / 3)
-    assert metrics.intransigence(MATRIX, [[91.0], [0.0, 97.0], [0.0, 0.0, 99.0]]) == pytest.approx(1.0)
 
 
 def test_one_task_has_nothing_to_forget():

@@ -1,5 +1,6 @@
 """A run that is cut off and started again ends as if nothing had happened."""
 
+import contextlib
 import os
 import random
 import signal
@@ -9,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from bitfreeze.experiments.checkpoint import load_checkpoint
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder, RunRefused
@@ -49,6 +52,26 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     events = RunFolder(tmp_path / "parts" / config.name).events()
     assert [event["n"] for event in events] == list(range(len(events)))
     assert sum(event["event"] == "epoch" for event in events) == 20
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("blip", ["method.rules=text_straight_through"]), ("hat", ["method.clip=0.1"]), ("acl", ["method.clip=0.1"])],
+)
+def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
+    config = make_config("digits5", method, changes=[*CHANGES, *options])
+    for side in ("whole", "parts"):
+        for limit in (3, 10**6) if side == "parts" else (10**6,):
+            with contextlib.suppress(Cut):
+                run(config, tmp_path / side, [cut_after(limit)], checkpoint_seconds=0)
+    whole, parts = (
+        load_checkpoint(RunFolder(tmp_path / side / config.name).checkpoints) for side in ("whole", "parts")
+    )
+    assert whole is not None
+    assert parts is not None
+    a, b = whole[1]["net"], parts[1]["net"]
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
 
 
 def start(root: Path, *more: str) -> subprocess.Popen:

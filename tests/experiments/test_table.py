@@ -24,7 +24,7 @@ def finish(root, method, seed, matrix, variant="", changes=(), **report):
     config = make_config("mnist5", method, variant, seed, changes)
     folder = RunFolder(root / config.name)
     folder.path.mkdir(parents=True)
-    folder.settle_config(config)
+    folder.write_config(config)
     for index, row in enumerate(matrix):
         folder.event("task", task=index, accuracy=row, **report)
     folder.event(
@@ -51,7 +51,7 @@ def root(tmp_path):
     finish(tmp_path, "blip", 0, [[99.0], [99.0, 99.0]], "released", ["training.epochs=40"])
     unfinished = RunFolder(tmp_path / make_config("mnist5", "single").name)
     unfinished.path.mkdir(parents=True)
-    unfinished.settle_config(make_config("mnist5", "single"))
+    unfinished.write_config(make_config("mnist5", "single"))
     return tmp_path
 
 
@@ -78,6 +78,20 @@ def test_intransigence_is_to_the_joint_training_of_the_same_seed_and_schedule(ro
     assert rows["blip", "", 0]["intransigence"] == pytest.approx(98 - 98.5)
     assert rows["ft", "", 0]["intransigence"] == pytest.approx(98 - 95)
     assert rows["blip", "released training.epochs=40", 0]["intransigence"] is None
+
+
+def test_a_joint_run_with_options_of_its_own_is_no_ceiling(root):
+    finish(root, "joint", 0, [[10], [10, 10]], changes=["method.clip=0.1"])
+    rows = {(r["method"], r["variant"], r["seed"]): r for r in finished_rows(root, "mnist5")}
+    assert rows["ft", "", 0]["intransigence"] == pytest.approx(98 - 95)
+
+
+def test_the_protocol_is_that_of_the_run(root):
+    finish(root, "vcl", 0, [[10], [10, 10]], changes=["network.hidden=[7]"])
+    rows = {r["method"]: r["protocol"] for r in finished_rows(root, "mnist5")}
+    assert "released settings; Adam lr 0.001, batch 64, up to 200 epochs" in rows["vcl"]
+    assert "mlp hidden=[7]" in rows["vcl"]
+    assert "SGD lr 0.01" in rows["ft"]
 
 
 def test_means_spreads_and_paired_differences(root):
@@ -113,7 +127,7 @@ def test_columns_in_which_nothing_stands_are_left_out(root):
 
 def test_a_page_has_protocol_and_versions(root):
     page = to_page(finished_rows(root, "mnist5"), "mnist5")
-    assert "Protocol: released: SGD lr 0.01, batch 64" in page
+    assert "Protocol: released settings; SGD lr 0.01, batch 64" in page
     assert "Versions: torch 2." in page
 
 

@@ -3,12 +3,14 @@
 import difflib
 import hashlib
 import json
+import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from inspect import Parameter, signature
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from ..methods import methods
 from ..nets import networks
@@ -61,11 +63,11 @@ class Config:
 
 def run_command(stream: str, method: str, variant: str, seed: int, changes: Iterable[str]) -> str:
     """What to type for a run."""
-    words = ["bitfreeze run", stream, "--method", method]
+    words = ["bitfreeze", "run", stream, "--method", method]
     words += ["--variant", variant] if variant else []
     words += ["--seed", str(seed)]
     words += ["--set", *changes] if changes else []
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def preset(stream: str) -> dict[str, Any]:
@@ -85,14 +87,19 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
         require_known(f"variant of {method} on {stream}", variant, variants)
         own |= variants[variant]
     applied = tuple(sorted(changes))
+    settings = [change.partition("=")[0] for change in applied]
+    twice = [name for name in settings if settings.count(name) > 1]
+    if twice:
+        raise ValueError(f"{twice[0]} is given twice: say once what it is to be")
     parts: dict[str, dict[str, Any]] = {
         "stream": {**_defaults(streams[stream].make), "tuning": False, **table.get("stream", {})},
         "network": _network(table["network"], applied),
         "training": {**asdict(Settings()), **table["training"], **own.pop("training", {})},
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
+    hints = get_type_hints(methods[method])
     for change in applied:
-        _apply(parts, change)
+        _apply(parts, change, hints)
     Settings(**parts["training"])  # refuses what makes no sense before anything is written
     return Config(
         stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
@@ -114,19 +121,31 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
-def _apply(parts: dict[str, dict[str, Any]], change: str) -> None:
+def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[str, Any]) -> None:
     path, equals, text = change.partition("=")
     part, dot, name = path.partition(".")
     if not (equals and dot):
         raise ValueError(f"a change is written part.name=value, such as training.epochs=40; got {change!r}")
     require_known("part of the settings", part, parts)
     require_known(f"setting of {part}", name, parts[part])
-    old = parts[part][name]
-    new = text if isinstance(old, str) else _parse(text)  # labels=true means the word
-    for kind, words in ((bool, "true or false"), (int | float, "a number"), (list, "a list")):
-        if isinstance(old, kind) and not (isinstance(new, kind) and isinstance(new, bool) == isinstance(old, bool)):
-            raise ValueError(f"{path} must be {words}, got {text!r}")
+    hint = method_hints[name] if part == "method" else type(parts[part][name])
+    kinds = get_args(hint) or (hint,)
+    new = text if str in kinds and text != "none" else _parse(text)  # labels=true means the word
+    if not any(_fits(new, kind) for kind in kinds):
+        words = " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
+        raise ValueError(f"{path} must be {words}, got {text!r}")
     parts[part][name] = new
+
+
+KINDS = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "a word", list: "a list", NoneType: "none",
+}  # fmt: skip
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
 def _parse(text: str) -> Any:

@@ -27,8 +27,3 @@ def forgetting(matrix: Matrix) -> float:
 def learning_accuracy(matrix: Matrix) -> float:
     """The mean of the diagonal: how well each task was learned when it came."""
     return sum(matrix[t][t] for t in range(len(matrix))) / len(matrix)
-
-
-def intransigence(matrix: Matrix, joint: Matrix) -> float:
-    """How much less well each task is learned than by training on all tasks so far: joint's diagonal minus ours."""
-    return learning_accuracy(joint) - learning_accuracy(matrix)

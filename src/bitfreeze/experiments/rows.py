@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from ..methods import methods
 from .config import run_command
 from .store import RunFolder
 
@@ -24,9 +25,15 @@ def finished_rows(root: Path, stream: str) -> list[Row]:
         result = folder.result()
         if result is not None:
             found.append((folder.read_config(), result, folder.last("task")))
-    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if config["method"] == "joint"}
+    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if _is_ceiling(config)}
     rows = [_row(config, result, last_task, ceilings.get(_setting(config))) for config, result, last_task in found]
     return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
+
+
+def _is_ceiling(config: dict[str, Any]) -> bool:
+    """Joint training with the preset's own options."""
+    own = config["variant"] or any(change.startswith("method.") for change in config["changes"])
+    return config["method"] == "joint" and not own
 
 
 def _setting(config: dict[str, Any]) -> tuple[Any, ...]:
@@ -44,10 +51,23 @@ def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | N
         "intransigence": None if ceiling is None else ceiling - result["learning_acc"],
         "capacity": last_task.get("capacity"),
         "epochs_cap": config["training"]["epochs"],
-        "protocol": config["protocol"],
+        "protocol": _protocol(config),
         "environment": ", ".join(f"{name} {value}" for name, value in config["environment"].items()),
         "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
     }
+
+
+def _protocol(config: dict[str, Any]) -> str:
+    training, network = config["training"], dict(config["network"])
+    origin, optimizer = config["protocol"].partition(":")[0], methods[config["method"]].record.optimizer
+    kind = network.pop("kind")
+    options = " ".join(f"{name}={value}" for name, value in network.items())
+    return (
+        f"{origin} settings; {optimizer} lr {training['lr']:g}, batch {training['batch']}, "
+        f"up to {training['epochs']} epochs a task; lr / {training['factor']:g} after "
+        f"{training['patience']} epochs without a lower loss on the validation data "
+        f"({config['stream_options'].get('validation', 'train')}), end below {training['lr_min']:g}; {kind} {options}"
+    )
 
 
 def to_csv(rows: list[Row]) -> str:

@@ -32,9 +32,13 @@ def run(
     """
     folder = RunFolder((runs_root() if root is None else root) / config.name, listeners)
     with folder.locked():
-        folder.settle_config(config)
         finished = folder.result()
-        return finished if finished is not None else Run(config, folder, checkpoint_seconds, keep_bits).finish()
+        folder.require_same_config(config, finished is not None)
+        if finished is not None:
+            return finished
+        prepared = Run(config, folder, checkpoint_seconds, keep_bits)  # refuses what cannot be, before anything is kept
+        folder.write_config(config)
+        return prepared.finish()
 
 
 class Run:
@@ -145,8 +149,8 @@ class Run:
         if self.method.record.rereads:
             for task in self.stream.tasks[: len(self.matrix)]:
                 self.method.recall(task, self.stream.load(task))
-        self.method.load_state_dict(state["method"])
         self.net.load_state_dict(state["net"])
+        self.method.load_state_dict(state["method"])  # after the weights: straight-through state belongs to them
         set_random_states(state["random"])
         training: dict[str, Any] | None = state["training"]
         return training

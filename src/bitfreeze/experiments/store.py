@@ -51,19 +51,23 @@ class RunFolder:
                 raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it") from None
             yield
 
-    def settle_config(self, config: Config) -> None:
-        """Write the settings of a new run; those of an old one must be the same."""
-        new = tomllib.loads(to_toml({**asdict(config), "environment": environment()}))
-        file = self.path / "config.toml"
-        if not file.exists():
-            write_aside(file, to_toml(new))
+    def require_same_config(self, config: Config, finished: bool) -> None:
+        """A run that is there must have the same settings, and to go on with it the same environment too."""
+        if not (self.path / "config.toml").exists():
             return
-        old = tomllib.loads(file.read_text())
+        old, new = self.read_config(), _settings(config)
+        if finished:
+            del old["environment"], new["environment"]
         differences = _differences(old, new)
         if differences:
             raise RunRefused(
                 f"{self.path} was started with other settings ({'; '.join(differences)}): use those, or delete it"
             )
+
+    def write_config(self, config: Config) -> None:
+        """The settings of a new run."""
+        if not (self.path / "config.toml").exists():
+            write_aside(self.path / "config.toml", to_toml(_settings(config)))
 
     def event(self, kind: str, **values: Any) -> Event:
         """Append an event. Numbers go on from the checkpoint that a run continues at: of each the last one counts."""
@@ -121,6 +125,10 @@ class RunFolder:
         """The last event of a finished run."""
         events = self.events()
         return events[-1] if events and events[-1]["event"] == "finished" else None
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    return tomllib.loads(to_toml({**asdict(config), "environment": environment()}))
 
 
 def environment() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Many runs on this machine: a worker for each core, threads pinned, going on past a run that fails."""
 
 import os
+import shlex
 import subprocess
 import sys
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -32,8 +33,10 @@ def parse_seeds(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         if not first.isdigit() or (dash and not last.isdigit()):
             raise ValueError(f"seeds are written 0-4 or 0,2,5; got {text!r}")
+        if int(last or first) < int(first):
+            raise ValueError(f"seeds are written 0-4, the smaller first; got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
-    return seeds
+    return list(dict.fromkeys(seeds))
 
 
 def sweep(configs: list[Config], workers: int, display: Display) -> list[Outcome]:
@@ -56,7 +59,7 @@ def sweep(configs: list[Config], workers: int, display: Display) -> list[Outcome
 
 
 def _run_in_process(config: Config) -> Outcome:
-    command = [sys.executable, "-m", "bitfreeze", *config.command.split()[1:], "--threads", "1"]
+    command = [sys.executable, "-m", "bitfreeze", *shlex.split(config.command)[1:], "--threads", "1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = (done.stderr or done.stdout).strip().splitlines()

@@ -132,10 +132,7 @@ def to_page(rows: list[Row], stream: str, against: str = "") -> str:
             f"# {stream}\n",
             PREFACE,
             to_markdown(summarise(rows, stream, against), against),
-            *(
-                f"Protocol: {text}; a variant `training.epochs=k` stops at k epochs a task.\n"
-                for text in sorted(protocols)
-            ),
+            *(f"Protocol: {text}.\n" for text in sorted(protocols)),
             *(f"Versions: {text}.\n" for text in sorted(environments)),
             "Each row of the CSV beside this page holds the command that made it.",
         ]

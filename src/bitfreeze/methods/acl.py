@@ -26,6 +26,7 @@ class Adversarial(Method):
         "Adversarial Continual Learning: a shared code that hides the task, private modules that are kept",
         paper="Ebrahimi et al., ECCV 2020",
         memory="O(T)",
+        optimizer="its own networks; SGD with momentum",
     )
 
     adv: float = 0.05  # weight of the discriminator's verdict in the loss of the shared module

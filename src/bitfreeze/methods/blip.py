@@ -13,6 +13,7 @@ from ..nets import MultiHead
 from ..rules import Rules
 from ..streams import Task, TaskData
 from .method import Method, Record
+from .pull import require_fisher_options
 from .registry import register_method
 
 RULES: dict[str, Callable[[], Rules]] = {
@@ -50,6 +51,7 @@ class Blip(Method):
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         if self.rules not in RULES:
             raise ValueError(f"rules={self.rules!r} is not known: use one of {', '.join(RULES)}")
+        require_fisher_options(self.samples, self.labels, self.fisher_batch)
         self.net = net
         rules = RULES[self.rules]()
         rules = rules if self.snap is None else replace(rules, snap=self.snap)

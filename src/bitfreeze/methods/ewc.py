@@ -33,7 +33,7 @@ class ElasticWeightConsolidation(Method):
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         require_strength(self.strength)
-        require_fisher_options(self.samples, self.labels)
+        require_fisher_options(self.samples, self.labels, self.fisher_batch)
         if self.accumulate not in ("mean", "sum"):
             raise ValueError(f"accumulate={self.accumulate!r} is not known: use 'mean' or 'sum'")
         self.slots = find_parameters(net)

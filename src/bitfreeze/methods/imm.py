@@ -44,7 +44,7 @@ class IncrementalMomentMatching(Method):
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         require_strength(self.strength)
-        require_fisher_options(self.samples, self.labels)
+        require_fisher_options(self.samples, self.labels, self.fisher_batch)
         self.slots = find_parameters(net)
         self.old: Named = {}  # weights after the last task: merged
         self.fisher: Named = {}  # summed over all tasks so far: the precision of the merged weights

@@ -30,6 +30,7 @@ class Record:
     description: str
     paper: str = ""
     memory: str = "none"  # how what it keeps grows with the number of tasks
+    optimizer: str = "SGD"
     replays: bool = False  # whether it trains on samples of earlier tasks: buffer_bytes counts what is kept of them
     rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
@@ -46,6 +47,14 @@ class Method:
     momentum: float = field(default=0.0, kw_only=True)
     weight_decay: float = field(default=0.0, kw_only=True)
     clip: float | None = field(default=None, kw_only=True)  # largest norm of all gradients together
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum} will not do: it must be at least 0 and less than 1")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay={self.weight_decay} will not do: it must be at least 0")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip} will not do: it must be greater than 0, or none")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         """The network that this method trains; by default the one given."""
@@ -101,7 +110,9 @@ class Method:
         loss.backward()  # type: ignore[no-untyped-call]
         self.before_step(task)
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.net.parameters(), self.clip)
+            # only what is trained: a head of another task may still hold a gradient of its own time
+            trained = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.clip)
         for optimizer in optimizers:
             optimizer.step()
         self.after_step(task)

@@ -48,8 +48,10 @@ def task_fisher(method: Method, task: Task, data: TaskData, *, samples: int | No
     return diagonal_fisher(method.net, split.batches(batch), lambda x: method.logits(x, task), labels=labels)
 
 
-def require_fisher_options(samples: int | None, labels: str) -> None:
+def require_fisher_options(samples: int | None, labels: str, batch: int) -> None:
     require_kind(labels)
+    if batch < 1:
+        raise ValueError(f"fisher_batch={batch} will not do: give at least 1")
     if samples is not None and samples < 1:
         raise ValueError(f"samples={samples} leaves nothing for the Fisher: give at least 1, or none for all there are")
 

@@ -89,9 +89,11 @@ class Replay(Method):
         "er", "reference: plain replay from a small buffer", memory="O(1)", replays=True, moves_old_heads=True
     )
 
-    buffer: int = 500
+    buffer: int = 500  # samples that are kept, of all tasks together
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        if self.buffer < 1:
+            raise ValueError(f"buffer={self.buffer} will not do: give the number of samples to keep, at least 1")
         self.tasks = tasks
         self.kept: dict[int, Split] = {}
         return super().build(net, tasks)

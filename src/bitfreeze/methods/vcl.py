@@ -37,6 +37,7 @@ class VCL(Variational):
         "variational continual learning: the posterior of a task is the prior of the next",
         paper="Nguyen et al., ICLR 2018",
         memory="O(1)",
+        optimizer="Adam",
     )
 
     prediction_samples: int = 100  # draws of the weights whose class probabilities are averaged

@@ -18,6 +18,8 @@ class Flatten(nn.Module):
 
 def mlp(shape: Sequence[int], classes: Sequence[int], hidden: Sequence[int] = (1200,)) -> MultiHead:
     """Linear layers with ReLU. Weights start at N(0, 1 / fan_in), biases at 0, heads as torch makes them."""
+    if not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden={list(hidden)} will not do: give the widths of the hidden layers, each at least 1")
     layers: list[nn.Module] = [Flatten()]
     features = prod(shape)
     for width in hidden:

@@ -47,6 +47,11 @@ class Training:
             lr = self.plateau.lr
             train_loss = self._train_epoch()
             valid_loss = self._validate()
+            if not isfinite(valid_loss):
+                raise TrainingDiverged(
+                    f"the validation loss is {valid_loss} after task {self.task.index + 1}, epoch "
+                    f"{self.plateau.epoch + 1}: lower the learning rate ({self.plateau.lr:g}), or look for bad inputs"
+                )
             if self.plateau.update(valid_loss, self.net.state_dict(), self.settings):
                 self._new_optimizers()
             yield Epoch(self.plateau.epoch, train_loss, valid_loss, lr)

@@ -1,6 +1,7 @@
 """The schedule of the paper (that of HAT's code): divide the learning rate when validation stops improving."""
 
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +24,8 @@ class Settings:
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"training.{name} must be a whole number of at least 1, got {getattr(self, name)}")
         for name, least in (("lr", 0), ("factor", 1), ("lr_min", 0)):
-            if not getattr(self, name) > least:
-                raise ValueError(f"training.{name} must be greater than {least}, got {getattr(self, name)}")
+            if not least < getattr(self, name) < inf:
+                raise ValueError(f"training.{name} must be finite and greater than {least}, got {getattr(self, name)}")
 
 
 @dataclass
