@@ -74,6 +74,13 @@ def test_the_list_names_everything(type_in):
         (["run", "digits5", "--method", "ft", "--set", "network.hidden=[-1]"], "hidden=.* will not do"),
         (["run", "digits5", "--set", "method.labels=foo"], "labels='foo'"),
         (["run", "digits5", "--set", "method.fisher_batch=0"], "fisher_batch=0 will not do"),
+        (["run", "digits5", "--method", "ucb", "--set", "method.mean_noise=-1"], "mean_noise=-1 will not do"),
+        (["run", "digits5", "--method", "acl", "--set", "method.latent=0"], "latent=0 will not do"),
+        (
+            ["run", "digits5", "--method", "vcl", "--set", "method.pretrain_epochs=-1"],
+            "pretrain_epochs must be at least 0",
+        ),
+        (["run", "digits5", "--method", "er", "--set", "method.buffer=0"], "buffer=0 will not do"),
         (["sweep", "digits5", "--seeds", "4-0"], "the smaller first"),
         (["list", "blib"], "did you mean blip"),
         (["table", "digits5"], "no such finished run of digits5"),

@@ -55,6 +55,9 @@ class Adversarial(Method):
             raise ValueError(
                 "adv, orth and d_lr_share are weights and shares: give 0 or more (reverse turns adv around)"
             )
+        for name in ("latent", "units", "head_units", "head_inner", "shared_width", "private_channels"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} will not do: give at least 1")
         if net.shape is None:
             raise ValueError("acl makes networks of its own: set net.shape to the shape of one input")
         self.net: SharedPrivate = shared_private(

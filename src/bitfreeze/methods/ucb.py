@@ -70,6 +70,9 @@ class UCB(Variational):
             raise ValueError("prior_narrow must be greater than 0, and prior_wide greater than it")
         if not self.nll > 0:
             raise ValueError(f"nll={self.nll} will not do: the weight of the likelihood must be greater than 0")
+        for name in ("log_q", "log_p", "rho_noise", "mean_noise"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} will not do: give 0 or more")
         if self.weight_decay:
             raise ValueError("ucb has a prior in place of weight_decay: leave that at 0, or raise log_p")
 

@@ -48,6 +48,8 @@ class VCL(Variational):
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         if self.prediction_samples < 1:
             raise ValueError(f"prediction_samples={self.prediction_samples} will not do: use at least one")
+        if self.pretrain_epochs < 0 or self.pretrain_batch < 1:
+            raise ValueError("pretrain_epochs must be at least 0, and pretrain_batch at least 1")
         if self.momentum:
             raise ValueError("vcl is trained with Adam, which has no option momentum: leave it at 0")
         twin = self.build_twin(net, self.log_variance, deviation)
