@@ -16,6 +16,7 @@ check: .venv/ready
 	$(BIN)/mypy
 
 bench: .venv/ready
+	$(BIN)/bitfreeze data get mnist
 	$(BIN)/python benchmarks/run.py
 
 .venv/ready: pyproject.toml constraints.txt

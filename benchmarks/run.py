@@ -67,7 +67,7 @@ def _protocols() -> None:
     _row("---", "---", "---", "---", "---")
     for part in PARTS:
         _row(part, f"{shares.ratio(part):.1f}", "", f"{shares.ours[part]:.2f}", f"{shares.released[part]:.2f}")
-    for epochs in (3, 200):
+    for epochs in (3, 10, 20, 200):
         _row(f"whole run, {epochs} epochs a task, from the parts", f"{shares.whole(epochs):.1f}", "5", "", "")
 
 
