@@ -1,5 +1,6 @@
 """Several processes that talk to each other: each runs one function of a file, and what it returns is compared."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,11 @@ TIMEOUT = 150
 
 def run_ranks(file: str, function: str, folder: Path, count: int = 2) -> list[Any]:
     """What ``function`` of ``file`` returns on each of ``count`` ranks, in processes of their own."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     processes = [
         subprocess.Popen(
             [sys.executable, "-W", "error", file, function, str(rank), str(count), str(folder)],
+            env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -16,6 +16,7 @@ except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
 from . import data
+from .distributed import RankFailed
 from .experiments import table
 from .experiments.config import Config, make_config, preset, require_known
 from .experiments.progress import show_progress, show_sweep
@@ -24,10 +25,16 @@ from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
 from .experiments.sweep import parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
+from .experiments.torchrun import RanksLost, joined_ranks, on_first_of_node
 from .methods import Record, methods
 from .nets import networks
 from .streams import streams
 from .training import TrainingDiverged
+
+ERRORS = (
+    ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed, data.DataMissing, data.DataCorrupt,
+    data.DownloadFailed,
+)  # fmt: skip
 
 Name = tyro.conf.Positional[str]
 
@@ -60,7 +67,16 @@ class Run:
             raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
-        _get_missing_data(config)
+        with joined_ranks() as ranks:
+            with ranks.together():
+                if on_first_of_node():
+                    _get_missing_data(config)
+            if not ranks.leads:
+                run(config, None, (), self.checkpoint_seconds, self.keep_bits)
+                return
+            self._lead(config)
+
+    def _lead(self, config: Config) -> None:
         place = runs_root() / config.name
         with show_progress() as progress:
             listeners = [progress, *([TensorBoard(place / "tensorboard")] if self.tensorboard else [])]
@@ -275,7 +291,7 @@ def main() -> None:
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
         command.do()
-    except (ValueError, RunRefused, TrainingDiverged, data.DataMissing, data.DataCorrupt, data.DownloadFailed) as error:
+    except ERRORS as error:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None

@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 class RankFailed(RuntimeError):
@@ -47,7 +49,7 @@ class Ranks:
             _put_back(tensor, there)
         return tensor
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """A plain value of each rank. It travels as JSON: nothing that arrives can execute code."""
         if self.count == 1:
             return [value]

@@ -2,20 +2,22 @@
 
 import time
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..methods import Method, make_method
+from ..distributed import Ranks, world
+from ..methods import Method, make_method, methods
 from ..nets import build_network
 from ..streams import Stream, Task, make_stream
-from ..training import Epoch, Training, accuracy
+from ..training import Epoch, Training, accuracy, share_random_state
 from . import metrics
-from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states
+from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states, share_state
 from .config import Config
-from .store import Event, Listener, RunFolder, runs_root
+from .store import Event, Follower, Listener, RunFolder, RunRefused, runs_root
 
 
 def run(
@@ -30,22 +32,29 @@ def run(
     ``listeners`` are told of each event. ``keep_bits``: write what the method shows of its state after each task. A run
     that is finished is not done again.
     """
-    folder = RunFolder((runs_root() if root is None else root) / config.name, listeners)
-    with folder.locked():
-        finished = folder.result()
-        folder.require_same_config(config, finished is not None)
+    ranks, place = world(), (runs_root() if root is None else root) / config.name
+    folder = RunFolder(place, listeners) if ranks.leads else Follower(place)
+    with ExitStack() as stack:
+        with ranks.together():
+            stack.enter_context(folder.locked())
+            finished = folder.result()
+            folder.require_same_config(config, finished is not None)
+        finished = ranks.gather(finished)[0]
         if finished is not None:
             return finished
-        prepared = Run(config, folder, checkpoint_seconds, keep_bits)  # refuses what cannot be, before anything is kept
-        folder.write_config(config)
+        with ranks.together():
+            prepared = Run(config, folder, checkpoint_seconds, keep_bits, ranks)  # refuses before anything is kept
+            folder.write_config(config)
         return prepared.finish()
 
 
 class Run:
     """A run in progress."""
 
-    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
-        self.config, self.folder = config, folder
+    def __init__(
+        self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool, ranks: Ranks
+    ) -> None:
+        self.config, self.folder, self.ranks = config, folder, ranks
         self.checkpoint_seconds, self.keep_bits = checkpoint_seconds, keep_bits
         torch.manual_seed(config.seed)
         self.stream: Stream = make_stream(config.stream, **config.stream_options)
@@ -53,6 +62,11 @@ class Run:
         net = build_network(config.network, self.stream.shape, classes)
         self.plain_bytes = sum(p.numel() * p.element_size() for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
+        if ranks.count > 1 and not self.method.record.data_parallel:
+            known = ", ".join(name for name, method in methods.items() if method.record.data_parallel)
+            raise RunRefused(
+                f"{config.method} cannot share a run between ranks: start it without torchrun (those that can: {known})"
+            )
         self.net: nn.Module = self.method.build(net, self.stream.tasks)
         self.matrix: list[list[float]] = []
         self.seconds = 0.0
@@ -74,6 +88,7 @@ class Run:
                 if time.monotonic() - self.saved_at >= self.checkpoint_seconds:
                     self._save(current.state_dict())
             self._save(current.state_dict())
+            share_random_state(self.ranks)
             self.method.end_task(task, data)
             self._evaluate(task)
             self._save(None)
@@ -121,6 +136,8 @@ class Run:
         return self.seconds + time.monotonic() - self.started_at
 
     def _save(self, training: dict[str, Any] | None) -> None:
+        if not self.ranks.leads:
+            return
         save_checkpoint(
             self.folder.checkpoints,
             self.number,
@@ -139,11 +156,11 @@ class Run:
 
     def _take_up(self) -> dict[str, Any] | None:
         """Continue at the newest checkpoint; returns the state of a task's training, if it was in the middle of it."""
-        found = load_checkpoint(self.folder.checkpoints)
-        if found is None:
+        found = load_checkpoint(self.folder.checkpoints) if self.ranks.leads else None
+        state = share_state(None if found is None else found[1], self.ranks)
+        if state is None:
             return None
-        number, state = found
-        self.number = number + 1
+        self.number = found[0] + 1 if found is not None else 0
         self.matrix, self.seconds = state["matrix"], state["seconds"]
         self.folder.events_written = state["events"]
         if self.method.record.rereads:

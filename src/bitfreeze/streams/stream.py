@@ -7,6 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..distributed import Ranks
+
 
 @dataclass(frozen=True)
 class Task:
@@ -45,6 +47,11 @@ class Split:
         """All samples in the order they are stored."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
+
+    def share(self, ranks: Ranks) -> "Split":
+        """Of the samples, dealt to all ranks in turn, those of this one."""
+        mine = slice(ranks.index, None, ranks.count)
+        return self if ranks.count == 1 else replace(self, x=self.x[mine], y=self.y[mine])
 
     def subset(self, rows: Tensor) -> "Split":
         return Split(self.x[rows], self.y[rows], self.mean, self.std)
