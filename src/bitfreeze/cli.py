@@ -18,7 +18,8 @@ except ModuleNotFoundError as missing:
 from . import data
 from .distributed import RankFailed
 from .experiments import table
-from .experiments.config import Config, make_config, preset, require_known
+from .experiments.config import Config, make_config, parse_options, preset, require_known
+from .experiments.engines import engines
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
@@ -102,7 +103,13 @@ class Sweep:
     set: list[str] = field(default_factory=list)
     """Changes to the preset, for all runs."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Processes at a time, each with one thread."""
+    """Processes at a time on this machine, each with one thread."""
+    engine: str = "local"
+    """Where: local, ray (a cluster) or slurm (through submitit)."""
+    address: str = ""
+    """Of the Ray cluster, such as auto or 10.0.0.1:6379; of slurm, `local` to try it out. Empty: start Ray here."""
+    engine_options: list[str] = field(default_factory=list)
+    """Of each Ray task or SLURM job: num_cpus=1 memory=2e9, or timeout_min=600 slurm_partition=cpu ..."""
 
     def do(self) -> None:
         pairs = [name.partition(":") for name in self.methods.split(",")]
@@ -112,9 +119,11 @@ class Sweep:
             for method, _, variant in dict.fromkeys(pairs)
         ]
         _get_missing_data(configs[0])
+        require_known("engine", self.engine, engines)
+        engine = engines[self.engine](self.address, self.workers, parse_options(self.engine_options))
         with show_sweep(len(configs)) as display:
             try:
-                outcomes = sweep(configs, self.workers, display)
+                outcomes = sweep(configs, engine, display)
             except KeyboardInterrupt:
                 raise SystemExit("\nstopped; the same command goes on where the runs were") from None
         failed = [outcome for outcome in outcomes if outcome.error]

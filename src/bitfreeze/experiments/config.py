@@ -158,6 +158,17 @@ def _parse(text: str) -> Any:
         return text
 
 
+def parse_options(options: Iterable[str]) -> dict[str, Any]:
+    """``name=value`` each."""
+    found = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not (name and equals):
+            raise ValueError(f"an option is written name=value, got {option!r}")
+        found[name] = _parse(text)
+    return found
+
+
 def require_known(kind: str, name: str, known: Mapping[str, Any] | Iterable[str]) -> None:
     """A name that is not known is an error that offers the nearest ones."""
     names = sorted(known)
