@@ -1,10 +1,12 @@
 """The same runs on other engines give the same bytes. Ray and submitit are tested where they are installed."""
 
 import json
-import os
+import sys
+from pathlib import Path
 
 import pytest
 
+import bitfreeze
 from bitfreeze.experiments.config import make_config, parse_options
 from bitfreeze.experiments.engines import Local, RayCluster, Slurm, engines
 from bitfreeze.experiments.engines.ray_cluster import read_files, write_files
@@ -28,7 +30,7 @@ def expected(tmp_path, configs):
 
 @pytest.mark.parametrize("name", ["ray", "slurm"])
 def test_a_library_that_is_missing_is_named(name, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, {"ray": "ray", "slurm": "submitit"}[name], None)
+    monkeypatch.setitem(sys.modules, {"ray": "ray", "slurm": "submitit"}[name], None)
     with pytest.raises(ValueError, match=f"needs the extra '{name}'"):
         engines[name]("", 1, {})
 
@@ -106,10 +108,11 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path, monkeypatch, collect):
 
     root = tmp_path / "runs"
     monkeypatch.setenv("BITFREEZE_RUNS", str(root))
+    monkeypatch.setenv("RAY_worker_niceness", "0")
     monkeypatch.setenv("RAY_health_check_period_ms", "1000")
     monkeypatch.setenv("RAY_health_check_failure_threshold", "3")
     monkeypatch.setattr("bitfreeze.experiments.engines.ray_cluster.SEND_SECONDS", 0.5)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(__import__("sys").path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(bitfreeze.__file__).parents[1]))
     configs = [make_config("digits5", method, changes=LONG) for method in ("ft", "blip", "ewc")]
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
@@ -137,7 +140,7 @@ def started(root, config):
 def test_ray_by_itself(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(__import__("sys").path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(bitfreeze.__file__).parents[1]))
     configs = [make_config("digits5", method, changes=SMALL) for method in ("ft", "blip")]
     bad = make_config("digits5", "ft", changes=[*SMALL, "training.lr=1e20"])
     outcomes = sweep([*configs, bad], RayCluster(workers=2), SweepLines())

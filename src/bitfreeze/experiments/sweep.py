@@ -37,9 +37,10 @@ def parse_seeds(text: str) -> list[int]:
 
 def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[Outcome]:
     """Carry out all of these runs, each in a process of its own with one thread."""
-    outcomes = []
-    going = {engine.submit(config): config for config in configs}
+    outcomes: list[Outcome] = []
+    going: dict[Job, Config] = {}
     try:
+        going |= {engine.submit(config): config for config in configs}
         while going:
             for job in engine.wait(going, 1.0):
                 outcomes.append(Outcome(going.pop(job), engine.error(job)))
