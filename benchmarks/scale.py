@@ -1,7 +1,8 @@
 """Prints how cost grows with parameters, samples, tasks and ranks: ``python benchmarks/scale.py``. A few minutes.
 
 Times are ratios of processor time, which hold on a busy machine too, measured side by side in this run; the best of
-several. Peaks of memory are those of a process of its own. What one billion parameters over 100 tasks would need follows by arithmetic: docs/scale.md.
+several. Peaks of memory are those of a process of its own. What one billion parameters over 100 tasks would need
+follows by arithmetic: docs/scale.md.
 """
 
 import os

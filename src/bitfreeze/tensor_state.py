@@ -39,6 +39,11 @@ class TensorState:
     steps: int = 0
     health: Tensor | float = 0.0  # 0, or NaN once a step has left entries that are not finite
 
+    @property
+    def local(self) -> Tensor:
+        """The entries of the parameter that this process holds."""
+        return self.layout.local(self.slot.parameter)
+
     def rebind(self, slot: Slot) -> None:
         """The parameter is in another place now; it may also have become sharded, or whole again."""
         layout = slot.layout
@@ -56,14 +61,14 @@ class TensorState:
     def before_step_(self) -> None:
         """Straight-through: the parameter holds Q(theta, N) for the passes; give it theta back for the step."""
         if self.residual is not None:
-            self.slot.local.copy_(self.theta())
+            self.local.copy_(self.theta())
             self.residual = None
 
     @torch.no_grad()
     def after_step_(self) -> None:
         """Eq. 4: back into the interval. Doing it twice changes nothing."""
         self.before_step_()
-        parameter = self.slot.local
+        parameter = self.local
         self._check_health(parameter)
         low, high = self.interval()
         parameter.clamp_(low, high)
@@ -88,7 +93,7 @@ class TensorState:
 
     def interval(self) -> tuple[Any, Any]:
         """The ends of the interval: two numbers before the first task has ended, then two tensors, cached."""
-        parameter = self.slot.local
+        parameter = self.local
         if parameter.dtype not in (torch.float32, torch.float64):
             require_float([self.slot])
         if self.bits is None or self.centre is None:
@@ -115,7 +120,7 @@ class TensorState:
 
     def theta(self) -> Tensor:
         """The parameter itself, where straight-through training keeps it apart from its rounded value."""
-        parameter = self.slot.local.detach()
+        parameter = self.local.detach()
         if self.residual is None or parameter._version != self.rounded_version:
             return parameter
         return parameter + self.residual.to(parameter.device)
@@ -174,7 +179,7 @@ class TensorState:
     def snap_(self) -> None:
         """The released code's last step: the parameter becomes its centre, Q(theta, S), within the open range."""
         if self.rules.snap and self.centre is not None:
-            parameter = self.slot.local
+            parameter = self.local
             parameter.copy_(b.to_value(self.centre, self.depth, self.bound, parameter.dtype))
             self.after_step_()
 
@@ -182,7 +187,7 @@ class TensorState:
 
     def frozen_bits(self) -> Tensor:
         if self.bits is None:
-            return torch.zeros_like(self.slot.local, dtype=torch.uint8, requires_grad=False)
+            return torch.zeros_like(self.local, dtype=torch.uint8, requires_grad=False)
         return self.bits.clone()
 
     def nbytes(self, cache: bool) -> int:
@@ -199,7 +204,7 @@ class TensorState:
 
     def loaded(self, saved: dict[str, Any]) -> "TensorState":
         """This tensor's state with what was saved of it, copied to where the parameter lives."""
-        local = self.slot.local
+        local = self.local
         empty: dict[str, Any] = dict.fromkeys((*TENSORS, "ends"))
         values = {
             k: self._part(v).to(local.device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()
