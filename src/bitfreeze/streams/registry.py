@@ -6,6 +6,7 @@ from typing import Any
 
 from .cifar import alt_cifar
 from .five_datasets import five_datasets
+from .mini_imagenet import mini_imagenet20
 from .pairs import digits5, mnist5
 from .permuted import pmnist
 from .stream import Stream, for_tuning
@@ -47,3 +48,4 @@ register_stream(
     ("cifar10", "notmnist", "mnist", "svhn", "fashion_mnist"),
     five_datasets,
 )
+register_stream("mini_imagenet20", "mini-ImageNet in twenty five-class tasks", ("mini_imagenet",), mini_imagenet20)

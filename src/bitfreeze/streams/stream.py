@@ -85,7 +85,7 @@ def first_tasks(order: list[int], count: int) -> list[int]:
 def hold_out(train: Split, share: float, seed: int) -> tuple[Split, Split]:
     """Training and validation part: the first ``share`` of the samples, shuffled by the seed, is for validation."""
     order = torch.tensor(shuffled(len(train), seed))
-    count = int(share * len(train))
+    count = max(1, int(share * len(train)))
     return train.subset(order[count:].sort().values), train.subset(order[:count].sort().values)
 
 
