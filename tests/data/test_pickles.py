@@ -119,6 +119,7 @@ EVIL = {
     "an object array": lambda target: pickle.dumps(np.array([{}, []], object)),
     "a structured array": lambda target: pickle.dumps(np.zeros(2, [("a", "u1")])),
     "an array of dates": lambda target: pickle.dumps(np.array(["2020-01-01"], "datetime64[D]")),
+    "numbers with fields": lambda target: b"cnumpy\ndtype\n(U\x02u1tR(K\x03U\x01|N(U\x01at}tb.",
     "another class": lambda target: pickle.dumps(OrderedDict(a=1)),
     "a set": lambda target: pickle.dumps({1, 2}, 4),
     "unhashable keys": lambda target: b"}]Ns.",
