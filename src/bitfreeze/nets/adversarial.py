@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .convolutions import convolution, features, kernels
 from .mlp import Flatten
 from .multihead import MultiHead
 
@@ -86,21 +87,20 @@ def _private_mlp(shape: Sequence[int], latent: int) -> nn.Sequential:
 
 def _shared_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
     """The AlexNet of HAT with more and narrower layers at its end."""
-    first, second = _kernels(shape)
-    convolutions = nn.Sequential(
-        *_convolution(shape[0], 64, first, 0.2), *_convolution(64, 128, second, 0.2), *_convolution(128, 256, 2, 0.5)
-    )
-    widths = [_features(convolutions, shape), width, width, 512, latent]
+    widths = [features(shape, 256), width, width, 512, latent]
     linear = [module for inputs, outputs in pairwise(widths) for module in _linear(inputs, outputs, 0.5)]
-    return nn.Sequential(*convolutions, Flatten(), *linear)
+    return nn.Sequential(*_convolutions(shape, (64, 128, 256), (0.2, 0.2, 0.5)), Flatten(), *linear)
 
 
 def _private_conv(shape: Sequence[int], channels: int, latent: int) -> nn.Sequential:
-    first, second = _kernels(shape)
-    convolutions = nn.Sequential(
-        *_convolution(shape[0], channels, first, 0.2), *_convolution(channels, channels, second, 0.5)
-    )
-    return nn.Sequential(*convolutions, Flatten(), nn.Linear(_features(convolutions, shape), latent), nn.ReLU())
+    convolutions = _convolutions(shape, (channels, channels), (0.2, 0.5))
+    linear = nn.Linear(features(shape, channels, layers=2), latent)
+    return nn.Sequential(*convolutions, Flatten(), linear, nn.ReLU())
+
+
+def _convolutions(shape: Sequence[int], channels: Sequence[int], dropout: Sequence[float]) -> list[nn.Module]:
+    widths = zip([shape[0], *channels], channels, kernels(shape), dropout, strict=False)
+    return [layer for options in widths for layer in convolution(*options).values()]
 
 
 def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
@@ -110,25 +110,3 @@ def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
 
 def _linear(inputs: int, outputs: int, dropout: float) -> list[nn.Module]:
     return [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
-
-
-def _convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, kernel), nn.ReLU(), nn.Dropout(dropout), nn.MaxPool2d(2)]
-
-
-def _kernels(shape: Sequence[int]) -> tuple[int, int]:
-    if len(shape) != 3 or min(shape[1:]) < 20:
-        raise ValueError(
-            f"the convolutional networks of acl need pictures of 20x20 pixels or more, and inputs are {tuple(shape)}: "
-            "use networks='mlp'"
-        )
-    size = min(shape[1:])
-    return size // 8, size // 10
-
-
-@torch.no_grad()
-def _features(convolutions: nn.Sequential, shape: Sequence[int]) -> int:
-    """How many numbers leave the convolutions; found in eval mode, where dropout draws nothing."""
-    count = convolutions.eval()(torch.zeros(1, *shape)).numel()
-    convolutions.train()
-    return int(count)
