@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .convolutions import convolution, features, kernels
+from .convolutions import convolutions, features
+from .dropout import Dropout
 from .mlp import Flatten
 from .multihead import MultiHead
 
@@ -87,20 +88,17 @@ def _private_mlp(shape: Sequence[int], latent: int) -> nn.Sequential:
 
 def _shared_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
     """The AlexNet of HAT with more and narrower layers at its end."""
-    widths = [features(shape, 256), width, width, 512, latent]
+    channels = (64, 128, 256)
+    first = convolutions(shape, channels, (0.2, 0.2, 0.5)).values()
+    widths = [features(shape, channels), width, width, 512, latent]
     linear = [module for inputs, outputs in pairwise(widths) for module in _linear(inputs, outputs, 0.5)]
-    return nn.Sequential(*_convolutions(shape, (64, 128, 256), (0.2, 0.2, 0.5)), Flatten(), *linear)
+    return nn.Sequential(*first, Flatten(), *linear)
 
 
-def _private_conv(shape: Sequence[int], channels: int, latent: int) -> nn.Sequential:
-    convolutions = _convolutions(shape, (channels, channels), (0.2, 0.5))
-    linear = nn.Linear(features(shape, channels, layers=2), latent)
-    return nn.Sequential(*convolutions, Flatten(), linear, nn.ReLU())
-
-
-def _convolutions(shape: Sequence[int], channels: Sequence[int], dropout: Sequence[float]) -> list[nn.Module]:
-    widths = zip([shape[0], *channels], channels, kernels(shape), dropout, strict=False)
-    return [layer for options in widths for layer in convolution(*options).values()]
+def _private_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
+    channels = (width, width)
+    first = convolutions(shape, channels, (0.2, 0.5)).values()
+    return nn.Sequential(*first, Flatten(), nn.Linear(features(shape, channels), latent), nn.ReLU())
 
 
 def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
@@ -109,4 +107,4 @@ def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
 
 
 def _linear(inputs: int, outputs: int, dropout: float) -> list[nn.Module]:
-    return [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
+    return [nn.Linear(inputs, outputs), nn.ReLU(), Dropout(dropout)]

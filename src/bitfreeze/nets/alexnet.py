@@ -6,7 +6,8 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from .convolutions import convolution, features, kernels
+from .convolutions import convolutions, features
+from .dropout import Dropout
 from .mlp import Flatten
 from .multihead import MultiHead
 
@@ -23,19 +24,11 @@ def alexnet(
     """
     _check(channels, units, dropout, init)
     early, late = dropout
-    layers: dict[str, nn.Module] = {}
-    widths = [shape[0], *channels]
-    for number, (inputs, outputs, kernel, share) in enumerate(
-        zip(widths, channels, kernels(shape), (early, early, late), strict=False), 1
-    ):
-        layers |= {f"{name}{number}": layer for name, layer in convolution(inputs, outputs, kernel, share).items()}
-    layers["flatten"] = Flatten()
-    for number, (inputs, outputs) in enumerate(pairwise([features(shape, channels[-1]), *units]), 1):
+    layers = {**convolutions(shape, channels, (early, early, late)), "flatten": Flatten()}
+    for number, (inputs, outputs) in enumerate(pairwise([features(shape, channels), *units]), 1):
         layers |= {
-            f"fc{number}": nn.Linear(inputs, outputs),
-            f"fc_relu{number}": nn.ReLU(),
-            f"fc_dropout{number}": nn.Dropout(late),
-        }
+            f"fc{number}": nn.Linear(inputs, outputs), f"relu{number}": nn.ReLU(), f"dropout{number}": Dropout(late),
+        }  # fmt: skip
     backbone = nn.Sequential()
     for name, layer in layers.items():
         backbone.add_module(name, layer)

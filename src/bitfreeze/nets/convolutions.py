@@ -2,7 +2,39 @@
 
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+from .dropout import PoolReLU
+
+
+class ChannelsLast(nn.Module):
+    """Pictures as they were, with the channels of a pixel side by side in memory: so convolutions and pooling go fast.
+
+    What comes after it keeps to that, and weights stay as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+def convolutions(shape: Sequence[int], channels: Sequence[int], dropout: Sequence[float]) -> dict[str, nn.Module]:
+    """As many layers as there are channels, by name."""
+    layers: dict[str, nn.Module] = {"channels_last": ChannelsLast()}
+    widths = zip([shape[0], *channels], channels, kernels(shape), dropout, strict=False)
+    for number, (inputs, outputs, kernel, share) in enumerate(widths, 1):
+        layers |= {f"conv{number}": nn.Conv2d(inputs, outputs, kernel), f"pool{number}": PoolReLU(share)}
+    return layers
+
+
+def features(shape: Sequence[int], channels: Sequence[int]) -> int:
+    """How many numbers leave them."""
+    count = channels[-1]
+    for size in shape[1:]:
+        for kernel in kernels(shape)[: len(channels)]:
+            size = (size - kernel + 1) // 2
+        count *= size
+    return count
 
 
 def kernels(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -14,26 +46,3 @@ def kernels(shape: Sequence[int]) -> tuple[int, int, int]:
         )
     size = min(shape[1:])
     return size // 8, size // 10, 2
-
-
-def convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> dict[str, nn.Module]:
-    """Convolution, ReLU, dropout, pooling; ReLU comes last, where a quarter of the numbers are left.
-
-    That is the same: ReLU keeps order and so commutes with the maximum, and what dropout does is times 0 or more.
-    """
-    return {
-        "conv": nn.Conv2d(inputs, outputs, kernel),
-        "dropout": nn.Dropout(dropout),
-        "pool": nn.MaxPool2d(2),
-        "relu": nn.ReLU(),
-    }
-
-
-def features(shape: Sequence[int], channels: int, layers: int = 3) -> int:
-    """How many numbers leave the first ``layers`` convolutions."""
-    count = channels
-    for size in shape[1:]:
-        for kernel in kernels(shape)[:layers]:
-            size = (size - kernel + 1) // 2
-        count *= size
-    return count
