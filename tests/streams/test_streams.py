@@ -8,8 +8,8 @@ import torch
 
 from bitfreeze.data import load_digits
 from bitfreeze.streams import Split, make_stream, streams
-from bitfreeze.streams.permuted import pixel_order, task_order
-from bitfreeze.streams.stream import hold_out
+from bitfreeze.streams.permuted import pixel_order
+from bitfreeze.streams.stream import hold_out, shuffled
 
 needs_mnist = pytest.mark.skipif(
     not Path(os.environ.get("BITFREEZE_DATA", "nowhere"), "mnist").is_dir(), reason="BITFREEZE_DATA holds no MNIST"
@@ -17,7 +17,7 @@ needs_mnist = pytest.mark.skipif(
 
 
 def test_every_stream_is_listed_with_a_description():
-    assert set(streams) == {"digits5", "mnist5", "pmnist"}
+    assert set(streams) == {"digits5", "mnist5", "pmnist", "alt_cifar", "five_datasets"}
     assert all(record.description for record in streams.values())
 
 
@@ -74,7 +74,7 @@ def test_tuning_never_touches_the_test_set():
     ],
 )
 def test_task_orders_are_those_of_the_released_loaders(seed, count, order):
-    assert task_order(seed, count) == order
+    assert shuffled(seed=seed, count=count) == order
 
 
 def test_pixel_orders_are_permutations_and_differ():

@@ -7,14 +7,17 @@ images = data.load_mnist()
 """
 
 from .catalog import DataFile, Dataset, Download, array_digest, datasets, find_dataset, register
+from .cifar import load_cifar10, load_cifar100
 from .digits import load_digits
 from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
 from .get import FileCheck, Got, Status, Verification, get, status, verify, where
 from .idx import read_idx
 from .images import Images
 from .mnist import load_fashion_mnist, load_mnist
+from .notmnist import load_notmnist
 from .progress import Progress, Step
 from .root import data_root
+from .svhn import load_svhn
 
 __all__ = [
     "DataCorrupt",
@@ -36,9 +39,13 @@ __all__ = [
     "datasets",
     "find_dataset",
     "get",
+    "load_cifar10",
+    "load_cifar100",
     "load_digits",
     "load_fashion_mnist",
     "load_mnist",
+    "load_notmnist",
+    "load_svhn",
     "read_idx",
     "register",
     "status",
