@@ -1,0 +1,1 @@
+"""Reinforcement learning: environments, PPO, and games as tasks of a stream."""
