@@ -21,7 +21,7 @@ bench: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab,atari]"
 	touch $@
 
 clean:

@@ -34,6 +34,7 @@ class Record:
     replays: bool = False  # whether it trains on samples of earlier tasks: buffer_bytes counts what is kept of them
     rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
+    trainers: tuple[str, ...] = ("supervised",)  # which training it can take part in, see StreamRecord.trainer
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """Proximal policy optimisation of one task, from its settings to its gradient, with a method's hooks in it.
 
-Schulman et al., 2017. An update: every copy of the environment is played for ``rollout`` steps with the policy as it is;
-advantages follow from the rewards and the critic; then some epochs of minibatches move policy and critic. Index
-conventions: t step of a rollout, n copy of the environment, a action; a minibatch has rows from all t and n.
+Schulman et al., 2017. An update: every copy of the environment is played for ``rollout`` steps with the policy as it
+is; advantages follow from the rewards and the critic; then some epochs of minibatches move policy and critic. Tensors
+of a rollout are [t, n]: step t, copy n of the environment.
 """
 
 from collections.abc import Iterator
@@ -57,7 +57,17 @@ class Settings:
     greedy: bool = option(True, "take the likeliest action in evaluation; else draw")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "copies", "rollout", "epochs", "minibatches", "states", "games", "final_games", "game_steps"):
+        for name in (
+            "steps",
+            "copies",
+            "rollout",
+            "epochs",
+            "minibatches",
+            "states",
+            "games",
+            "final_games",
+            "game_steps",
+        ):
             self._require(name, isinstance(getattr(self, name), int) and getattr(self, name) >= 1, "at least 1")
         for name in ("restart", "evaluations", "value_weight", "entropy_weight"):
             self._require(name, 0 <= getattr(self, name) < inf, "at least 0")

@@ -14,19 +14,22 @@ class StreamRecord:
     name: str
     description: str
     needs: tuple[str, ...]  # datasets, as `bitfreeze data` names them
-    make: Callable[..., Stream]  # (seed, **options): the scenario's seed, not the training's
+    make: Callable[..., Any]  # (seed, **options): the scenario's seed, not the training's; a Stream, or an rl.Games
+    trainer: str = "supervised"  # what trains it: "supervised" or "reinforcement"
 
 
 streams: dict[str, StreamRecord] = {}
 
 
-def register_stream(name: str, description: str, needs: tuple[str, ...], make: Callable[..., Stream]) -> None:
-    streams[name] = StreamRecord(name, description, needs, make)
+def register_stream(
+    name: str, description: str, needs: tuple[str, ...], make: Callable[..., Any], trainer: str = "supervised"
+) -> None:
+    streams[name] = StreamRecord(name, description, needs, make, trainer)
 
 
 def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: Any) -> Stream:
     """``tuning``: a part of the training set takes the place of the test set, so that settings can be chosen."""
-    stream = streams[name].make(seed=seed, **options)
+    stream: Stream = streams[name].make(seed=seed, **options)
     return for_tuning(stream, seed) if tuning else stream
 
 
