@@ -19,6 +19,7 @@ except ModuleNotFoundError as missing:
 from . import data
 from .experiments import table
 from .experiments.config import Config, make_config, parse_count, preset, require_known
+from .experiments.play import play_game
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
@@ -170,11 +171,8 @@ class Show:
     """Its folder, or its name below the folder of runs."""
 
     def do(self) -> None:
-        path = next((p for p in (Path(self.run), runs_root() / self.run) if (p / "config.toml").exists()), None)
-        if path is None:
-            raise SystemExit(f"there is no run {self.run!r}, neither as a folder nor below {runs_root()}")
-        folder = RunFolder(path)
-        print((path / "config.toml").read_text())
+        folder = _find_run(self.run)
+        print((folder.path / "config.toml").read_text())
         for figures in ("accuracy", "score"):
             rows = folder.read_matrix(figures)
             if rows:
@@ -185,6 +183,28 @@ class Show:
             if event["event"] == "task":
                 others = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
                 print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in others.items()))
+
+
+@dataclass
+class Play:
+    """Write a game that the agent of a run plays as a moving picture."""
+
+    run: Name
+    """Its folder, or its name below the folder of runs."""
+    task: int
+    """The game: 1 for the first task."""
+    after: int
+    """The agent as it was after learning so many tasks."""
+    seed: int = 0
+    """Another seed is another game."""
+    out: Path | None = None
+    """File to write, .gif or .mp4; by default in the run's folder."""
+
+    def do(self) -> None:
+        folder = _find_run(self.run)
+        out = self.out or folder.path / "play" / f"task{self.task}-after{self.after}-seed{self.seed}.gif"
+        score = play_game(folder, self.task, self.after, out, self.seed)
+        print(f"score {score:g}: {out}")
 
 
 @dataclass
@@ -282,6 +302,7 @@ Command = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
@@ -298,6 +319,13 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+
+
+def _find_run(name: str) -> RunFolder:
+    path = next((p for p in (Path(name), runs_root() / name) if (p / "config.toml").exists()), None)
+    if path is None:
+        raise SystemExit(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
+    return RunFolder(path)
 
 
 def _words(row: Row) -> list[str]:

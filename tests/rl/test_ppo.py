@@ -19,7 +19,7 @@ TINY = Settings(
 
 
 class Walk:
-    """A world small enough to be known: a place on a line, 1 for each step to the right; over at 5, cut after 7 steps."""
+    """A world small enough to be known: a place on a line, 1 a step to the right; over at 5, cut after 7 steps."""
 
     shape, actions, dtype = (2,), 2, np.dtype(np.float32)
 
