@@ -128,7 +128,7 @@ def test_methods_without_a_part_in_reinforcement_learning_are_refused():
 
 def test_options_of_sgd_are_refused(tmp_path):
     config = make_config("control", "ft", changes=[*SMALL, "method.momentum=0.9"])
-    with pytest.raises(ValueError, match="PPO has training.max_grad_norm"):
+    with pytest.raises(ValueError, match=r"PPO has training\.max_grad_norm"):
         run(config, tmp_path)
 
 
@@ -234,7 +234,7 @@ def test_commands_run_show_and_play(type_in, tmp_path):
     with pytest.raises(SystemExit, match="--task 2 will not do"):
         type_in("play", str(folder), "--task", "2", "--after", "1")
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    assert [event for event in events if event["event"] == "random"][0]["scores"]
+    assert next(event for event in events if event["event"] == "random")["scores"]
 
 
 def test_settings_of_games_are_listed_with_what_they_mean(type_in):
