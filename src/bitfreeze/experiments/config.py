@@ -39,6 +39,11 @@ class Config:
         return TRAINERS[streams[self.stream].trainer].settings(**self.training)
 
     @property
+    def packages(self) -> tuple[str, ...]:
+        """Those whose versions decide the outcome besides torch's."""
+        return TRAINERS[streams[self.stream].trainer].packages
+
+    @property
     def help(self) -> dict[str, str]:
         """What settings mean, where they tell."""
         return {f"training.{f.name}": f.metadata.get("help", "") for f in fields(self.settings)}

@@ -9,13 +9,20 @@ import torch
 from ..rl import PPO, Games, Settings, Update, at_random, by_policy, derived_seed, game_scores, make_games
 from ..streams import Task, TaskData
 from . import metrics
+from .config import Config
 from .run import Run
+from .store import RunFolder
 
 RANDOM, PLAYED = 1, 2  # purposes of seeds apart from those of training
 
 
 class ReinforcementRun(Run):
     figures = "score"
+
+    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
+        super().__init__(config, folder, checkpoint_seconds, keep_bits)
+        if self.method.momentum or self.method.weight_decay or self.method.clip is not None:
+            raise ValueError("momentum, weight_decay and clip of a method are for SGD: PPO has training.max_grad_norm")
 
     def _open(self) -> Games:
         self.games = make_games(self.config.stream, **self.config.stream_options)
@@ -33,8 +40,6 @@ class ReinforcementRun(Run):
         return {"updates_cap": self.settings.updates}
 
     def _train(self, task: Task, state: dict[str, Any] | None) -> TaskData:
-        if self.method.momentum or self.method.weight_decay or self.method.clip is not None:
-            raise ValueError("momentum, weight_decay and clip of a method are for SGD: PPO has training.max_grad_norm")
         environments = self.games.worlds[task.index].make(self.settings.copies, threads=torch.get_num_threads())
         ppo = PPO(self.method, task, environments, self.settings, derived_seed(self.config.seed, 0, task.index))
         if state is None:

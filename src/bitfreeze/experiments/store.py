@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +137,17 @@ class RunFolder:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    return tomllib.loads(to_toml({**asdict(config), "environment": environment()}))
+    return tomllib.loads(to_toml({**asdict(config), "environment": environment(config.packages)}))
 
 
-def environment() -> dict[str, Any]:
+def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What else decides the last bits of a result."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        **{name: version(name) for name in packages},
     }
 
 
