@@ -20,6 +20,7 @@ from . import data
 from .experiments import table
 from .experiments.config import Config, make_config, parse_count, preset, require_known
 from .experiments.play import play_game
+from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
@@ -86,7 +87,7 @@ class Run:
         given = {
             "training.steps": self.steps and str(parse_count(self.steps)),
             "network.kind": self.net,
-            "stream.envs": self.envs and json.dumps(self.envs),
+            "stream.envs": self.envs and json.dumps(self.envs, separators=(",", ":")),
         }
         return [f"{name}={value}" for name, value in given.items() if value]
 
@@ -235,7 +236,7 @@ class List:
             ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in methods.items()}),
             ("networks", {n.name: n.description for n in networks.values()}),
         ):
-            print(f"{title}\n" + "\n".join(f"  {name:10} {text}" for name, text in entries.items()))
+            print(f"{title}\n" + "\n".join(f"  {name:15} {text}" for name, text in entries.items()))
 
 
 @dataclass
@@ -314,6 +315,7 @@ def main() -> None:
         raise SystemExit("bitfreeze: give all changes after one --set: --set training.epochs=40 method.budget=0.2")
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
+        load_plugins()
         command.do()
     except (ValueError, RunRefused, TrainingDiverged, data.DataMissing, data.DataCorrupt, data.DownloadFailed) as error:
         raise SystemExit(f"bitfreeze: {error}") from None

@@ -82,7 +82,10 @@ def run_command(stream: str, method: str, variant: str, seed: int, changes: Iter
 
 
 def preset(stream: str) -> dict[str, Any]:
-    """The paper's and the released code's settings of a stream."""
+    """How a stream is trained: for the paper's streams, its settings and those of the released code."""
+    own = streams[stream].preset
+    if own is not None:
+        return {"protocol": f"own: those registered with {stream}", "network": {"kind": "mlp"}, "training": {}, **own}
     text = (files(__package__) / "presets" / f"{stream}.toml").read_text()
     return tomllib.loads(text)
 
@@ -94,11 +97,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     trainer = streams[stream].trainer
     _require_trainable(method, stream, trainer)
     table = preset(stream)
-    own = dict(table.get("methods", {}).get(method, {}))
-    variants = own.pop("variants", {})
-    if variant:
-        require_known(f"variant of {method} on {stream}", variant, variants)
-        own |= variants[variant]
+    own = _own(table, stream, method, variant)
     applied = tuple(sorted(changes))
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
@@ -110,7 +109,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
             **TRAINERS[trainer].stream_options,
             **table.get("stream", {}),
         },
-        "network": _network(table["network"], applied, trainer),
+        "network": _network(table["network"], own.pop("network", {}), applied, trainer),
         "training": {**asdict(TRAINERS[trainer].settings()), **table["training"], **own.pop("training", {})},
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
@@ -132,14 +131,26 @@ def _require_trainable(method: str, stream: str, trainer: str) -> None:
         )
 
 
-def _network(given: Mapping[str, Any], changes: Iterable[str], trainer: str) -> dict[str, Any]:
-    """A preset's network; one of another kind starts from the defaults of that kind."""
-    kinds = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
-    kind = kinds[-1] if kinds else given["kind"]
-    require_known(
-        f"network for {trainer} learning", kind, [name for name, net in networks.items() if net.trainer == trainer]
-    )
-    return {"kind": kind, **_defaults(networks[kind].build), **(given if kind == given["kind"] else {})}
+def _own(table: Mapping[str, Any], stream: str, method: str, variant: str) -> dict[str, Any]:
+    """What a preset says of a method: its options, and its own training and network. "none" stands for none."""
+    own = dict(table.get("methods", {}).get(method, {}))
+    variants = own.pop("variants", {})
+    if variant:
+        require_known(f"variant of {method} on {stream}", variant, variants)
+        own |= variants[variant]
+    return {name: None if value == "none" else value for name, value in own.items()}
+
+
+def _network(given: Mapping[str, Any], own: Mapping[str, Any], changes: Iterable[str], trainer: str) -> dict[str, Any]:
+    """A preset's network, or a method's own; one of another kind starts from the defaults of that kind."""
+    asked = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
+    kinds = [*(part["kind"] for part in (given, own) if "kind" in part), *asked]
+    able = [name for name, net in networks.items() if net.trainer == trainer]
+    require_known(f"network for {trainer} learning", kinds[-1], able)
+    network = {"kind": kinds[-1], **_defaults(networks[kinds[-1]].build)}
+    for part, kind in ((given, given["kind"]), (own, own.get("kind", given["kind"]))):
+        network |= part if kind == kinds[-1] else {}
+    return network
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
