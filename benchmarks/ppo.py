@@ -26,13 +26,20 @@ from bitfreeze.streams import Task
 GAME = "ALE/KungFuMaster-v5"
 
 
+class Plain(torch.nn.Module):
+    """How pictures usually go into a network."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.float() / 255
+
+
 class Features(BaseFeaturesExtractor):
-    """Our backbone as SB3 wants it; pictures are divided by 255 in it."""
+    """The same layers as SB3 wants them, with channels where they usually are in memory."""
 
     def __init__(self, space: gymnasium.spaces.Box, kind: str) -> None:
         net = build_network({"kind": kind}, space.shape, [2])
         super().__init__(space, net.heads[0].in_features)
-        self.backbone = net.backbone
+        self.backbone = torch.nn.Sequential(Plain(), *net.backbone[1:])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.backbone(x)

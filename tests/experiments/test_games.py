@@ -79,9 +79,14 @@ def start(root: Path) -> subprocess.Popen:
     return subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+def finish_process(process: subprocess.Popen) -> int:
+    process.communicate(timeout=200)
+    return process.returncode
+
+
 def test_killed_at_random_moments(tmp_path):
     config = make_config("control", "blip", changes=SMALL)
-    assert start(tmp_path / "whole").wait(timeout=200) == 0
+    assert finish_process(start(tmp_path / "whole")) == 0
     folder, moments = tmp_path / "killed" / config.name, random.Random(0)
     for _ in range(3):
         process = start(tmp_path / "killed")
@@ -91,7 +96,7 @@ def test_killed_at_random_moments(tmp_path):
         time.sleep(moments.random() * 0.4)
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert start(tmp_path / "killed").wait(timeout=200) == 0
+    assert finish_process(start(tmp_path / "killed")) == 0
     assert (folder / "score.csv").read_bytes() == (tmp_path / "whole" / config.name / "score.csv").read_bytes()
 
 
@@ -172,7 +177,7 @@ def test_the_share_kept_counts_learned_games_without_the_last():
 
 
 def finish(root, method, seed, final, best, kept=0.5):
-    config = make_config("control", method, "", seed, ['stream.envs=["A", "B"]'])
+    config = make_config("control", method, "", seed, ['stream.envs=["A","B"]'])
     folder = RunFolder(root / config.name)
     folder.path.mkdir(parents=True)
     folder.write_config(config)
@@ -230,9 +235,10 @@ def test_commands_run_show_and_play(type_in, tmp_path):
     (folder,) = (tmp_path / "control").glob("ft*/seed0")
     assert "score on each task, after each task" in type_in("show", str(folder))
     told = type_in("play", str(folder), "--task", "1", "--after", "1")
-    picture = Image.open(next((folder / "play").glob("*.gif")))
+    with Image.open(next((folder / "play").glob("*.gif"))) as picture:
+        frames = picture.n_frames
     score = float(told.split()[1].rstrip(":"))
-    assert picture.n_frames == min(score + 1, 31) - (score < 30)  # a point a step; the last step shows the next game
+    assert frames == min(score + 1, 31) - (score < 30)  # a point a step; the last step shows the next game
     with pytest.raises(SystemExit, match="--task 2 will not do"):
         type_in("play", str(folder), "--task", "2", "--after", "1")
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
