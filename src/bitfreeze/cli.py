@@ -1,5 +1,6 @@
 """The command line: parse, call experiments, print."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ except ModuleNotFoundError as missing:
 
 from . import data
 from .experiments import table
-from .experiments.config import Config, make_config, preset, require_known
+from .experiments.config import Config, make_config, parse_count, preset, require_known
+from .experiments.play import play_game
 from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
@@ -47,6 +49,12 @@ class Run:
     """Seed of the training. The scenario's own is stream.seed."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset: training.epochs=40 method.budget=0.2 network.hidden=[100] ..."""
+    steps: str = ""
+    """For games: steps in each, such as 200k or 10M; short for training.steps."""
+    net: str = ""
+    """The network; short for network.kind."""
+    envs: list[str] = field(default_factory=list)
+    """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
     threads: int = 1
     """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
     checkpoint_seconds: float = 20.0
@@ -60,7 +68,7 @@ class Run:
         if self.threads < 1:
             raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
-        config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
+        config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *self._short()])
         _get_missing_data(config)
         place = runs_root() / config.name
         with show_progress() as progress:
@@ -73,6 +81,15 @@ class Run:
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
         _print_table(mine, self.stream)
         print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
+
+    def _short(self) -> list[str]:
+        """What the short options say, as changes."""
+        given = {
+            "training.steps": self.steps and str(parse_count(self.steps)),
+            "network.kind": self.net,
+            "stream.envs": self.envs and json.dumps(self.envs, separators=(",", ":")),
+        }
+        return [f"{name}={value}" for name, value in given.items() if value]
 
 
 @dataclass
@@ -155,18 +172,40 @@ class Show:
     """Its folder, or its name below the folder of runs."""
 
     def do(self) -> None:
-        path = next((p for p in (Path(self.run), runs_root() / self.run) if (p / "config.toml").exists()), None)
-        if path is None:
-            raise SystemExit(f"there is no run {self.run!r}, neither as a folder nor below {runs_root()}")
-        folder = RunFolder(path)
-        print((path / "config.toml").read_text())
-        print("accuracy on each task, after each task")
-        for row in folder.read_matrix():
-            print("  ".join(f"{value:6.2f}" for value in row))
+        folder = _find_run(self.run)
+        print((folder.path / "config.toml").read_text())
+        for figures in ("accuracy", "score"):
+            rows = folder.read_matrix(figures)
+            if rows:
+                print(f"{figures} on each task, after each task")
+            for row in rows:
+                print("  ".join(f"{value:6.2f}" for value in row))
         for event in folder.events():
             if event["event"] == "task":
-                figures = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
-                print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in figures.items()))
+                others = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
+                print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in others.items()))
+
+
+@dataclass
+class Play:
+    """Write a game that the agent of a run plays as a moving picture."""
+
+    run: Name
+    """Its folder, or its name below the folder of runs."""
+    task: int
+    """The game: 1 for the first task."""
+    after: int
+    """The agent as it was after learning so many tasks."""
+    seed: int = 0
+    """Another seed is another game."""
+    out: Path | None = None
+    """File to write, .gif or .mp4; by default in the run's folder."""
+
+    def do(self) -> None:
+        folder = _find_run(self.run)
+        out = self.out or folder.path / "play" / f"task{self.task}-after{self.after}-seed{self.seed}.gif"
+        score = play_game(folder, self.task, self.after, out, self.seed)
+        print(f"score {score:g}: {out}")
 
 
 @dataclass
@@ -182,7 +221,7 @@ class List:
         elif self.name in streams:
             config = make_config(self.name, "ft")
             for part in ("stream_options", "network", "training"):
-                _print_options(getattr(config, part), part.removesuffix("_options"))
+                _print_options(getattr(config, part), part.removesuffix("_options"), config.help)
             for method, own in preset(self.name).get("methods", {}).items():
                 for variant in own.get("variants", {}):
                     print(f"--method {method} --variant {variant}")
@@ -264,6 +303,7 @@ Command = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Play, tyro.conf.subcommand("play")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
@@ -283,13 +323,21 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
 
 
+def _find_run(name: str) -> RunFolder:
+    path = next((p for p in (Path(name), runs_root() / name) if (p / "config.toml").exists()), None)
+    if path is None:
+        raise SystemExit(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
+    return RunFolder(path)
+
+
 def _words(row: Row) -> list[str]:
     return row["variant"].split() or ["preset"]
 
 
-def _print_options(options: Mapping[str, object], part: str) -> None:
+def _print_options(options: Mapping[str, object], part: str, texts: Mapping[str, str] | None = None) -> None:
     for name, value in options.items():
-        print(f"--set {part}.{name}={'none' if value is None else value}")
+        text = (texts or {}).get(f"{part}.{name}", "")
+        print(f"--set {part}.{name}={'none' if value is None else value}" + (f"  ({text})" if text else ""))
 
 
 def _described(record: Record) -> str:
