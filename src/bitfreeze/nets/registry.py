@@ -7,6 +7,7 @@ from typing import Any
 from .alexnet import alexnet
 from .mlp import mlp
 from .multihead import MultiHead
+from .resnet import resnet18
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,4 @@ def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Se
 
 register_network("mlp", "linear layers with ReLU (hidden: their widths)", mlp)
 register_network("alexnet", "the AlexNet of HAT (channels, units, dropout, init)", alexnet)
+register_network("resnet18", "ResNet-18 of the paper (width; statistics: first or per_task)", resnet18)
