@@ -13,6 +13,7 @@ from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
 from .get import FileCheck, Got, Status, Verification, get, status, verify, where
 from .idx import read_idx
 from .images import Images
+from .mini_imagenet import MiniImageNet, load_mini_imagenet
 from .mnist import load_fashion_mnist, load_mnist
 from .notmnist import load_notmnist
 from .progress import Progress, Step
@@ -30,6 +31,7 @@ __all__ = [
     "FileCheck",
     "Got",
     "Images",
+    "MiniImageNet",
     "Progress",
     "Status",
     "Step",
@@ -43,6 +45,7 @@ __all__ = [
     "load_cifar100",
     "load_digits",
     "load_fashion_mnist",
+    "load_mini_imagenet",
     "load_mnist",
     "load_notmnist",
     "load_svhn",

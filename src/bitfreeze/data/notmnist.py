@@ -27,7 +27,7 @@ def read_notmnist(path: Path) -> Arrays:
     for label, letter in enumerate(LETTERS):
         if not (path / letter).is_dir():
             raise DataCorrupt(f"{path} holds no folder {letter}")
-        for picture in sorted(_pictures(path / letter)):
+        for picture in _pictures(path / letter):
             label_of.setdefault(picture, label)
     images = sorted(label_of, key=lambda picture: (label_of[picture], picture))
     labels = np.array([label_of[picture] for picture in images], np.uint8)

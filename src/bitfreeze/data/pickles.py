@@ -107,6 +107,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     ),
     "numpy dtype": _dtype,
     "_codecs encode": _encoded,
+    "__builtin__ bytes": lambda: b"",  # how protocol 2 writes no bytes at all
 }
 
 

@@ -47,8 +47,7 @@ def warn_of_unverified(dataset: Dataset, folder: Path) -> None:
 def missing_sentence(dataset: Dataset, folder: Path, absent: list[str]) -> str:
     ways = [
         *([f"run `bitfreeze data get {dataset.name}`"] if dataset.downloads or dataset.packages else []),
-        *([dataset.by_hand] if dataset.by_hand else []),
-        f"put {'it' if len(absent) == 1 else 'them'} there by hand",
+        dataset.by_hand or f"put {'it' if len(absent) == 1 else 'them'} there by hand",
         f"set BITFREEZE_DATA to the folder that has {dataset.name}/ in it",
     ]
     return f"{dataset.name} needs {', '.join(absent)} in {folder}: {', or '.join(ways)}"

@@ -14,9 +14,9 @@ from .rows import Row
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 PREFACE = """\
-Accuracy in percent on the tasks' test sets, mean ± standard deviation over seeds. ACC: after the last task. BWT: its
-mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence: how
-much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
+Accuracy in percent on each task's test samples, mean ± standard deviation over seeds. ACC: after the last task. BWT:
+its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence:
+how much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
 """
 
 Runs = dict[int, Row]  # by seed
@@ -43,16 +43,28 @@ class Line:
 
 
 def summarise(rows: list[Row], stream: str, against: str = "") -> list[Line]:
-    """``against``: a method (or ``method variant``) that each is compared with, seed by seed."""
+    """``against``: a method that each is compared with, seed by seed, where it was run with the same settings of
+    stream, network and training; or a method with its variant, as the table has it."""
     groups: dict[tuple[str, str], Runs] = {}
     for row in rows:
         groups.setdefault((row["method"], row["variant"]), {})[row["seed"]] = row
-    base = next((runs for key, runs in groups.items() if " ".join(key).strip() == against), None)
-    if against and base is None:
+    bases = {key: _base(groups, key, against) for key in groups} if against else {}
+    if against and not any(bases.values()):
         known = ", ".join(sorted(" ".join(key).strip() for key in groups))
         raise ValueError(f"there is no finished run of {against!r} to compare with: there are {known}")
     paper = preset(stream).get("paper", {})
-    return [_line(*key, runs, base, paper.get(key[0], {})) for key, runs in groups.items()]
+    return [_line(*key, runs, bases.get(key), paper.get(key[0], {})) for key, runs in groups.items()]
+
+
+def _base(groups: dict[tuple[str, str], Runs], key: tuple[str, str], against: str) -> Runs | None:
+    """The runs that those of ``key`` are compared with."""
+    method, _, variant = against.partition(" ")
+    return groups.get((method, variant or " ".join(_settings(key[1]))))
+
+
+def _settings(variant: str) -> list[str]:
+    """What of a variant is not the method's own."""
+    return [word for word in variant.split() if "=" in word and not word.startswith("method.")]
 
 
 def _line(method: str, variant: str, runs: Runs, base: Runs | None, paper: dict[str, float]) -> Line:
@@ -124,12 +136,12 @@ def to_markdown(lines: list[Line], against: str = "") -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in table) + "\n"
 
 
-def to_page(rows: list[Row], stream: str, against: str = "") -> str:
+def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") -> str:
     """The table as Markdown with all that is needed to judge and to repeat it."""
     protocols, environments = ({row[name] for row in rows} for name in ("protocol", "environment"))
     return "\n".join(
         [
-            f"# {stream}\n",
+            f"# {title or stream}\n",
             PREFACE,
             to_markdown(summarise(rows, stream, against), against),
             *(f"Protocol: {text}.\n" for text in sorted(protocols)),

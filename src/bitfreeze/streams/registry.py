@@ -1,11 +1,12 @@
 """Streams by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .cifar import alt_cifar
 from .five_datasets import five_datasets
+from .mini_imagenet import mini_imagenet20
 from .pairs import digits5, mnist5
 from .permuted import pmnist
 from .stream import Stream, for_tuning
@@ -17,13 +18,21 @@ class StreamRecord:
     description: str
     needs: tuple[str, ...]  # datasets, as `bitfreeze data` names them
     make: Callable[..., Stream]  # (seed, **options): the scenario's seed, not the training's
+    preset: Mapping[str, Any] | None = None  # how it is trained; None: the package has a file of its name
 
 
 streams: dict[str, StreamRecord] = {}
 
 
-def register_stream(name: str, description: str, needs: tuple[str, ...], make: Callable[..., Stream]) -> None:
-    streams[name] = StreamRecord(name, description, needs, make)
+def register_stream(
+    name: str,
+    description: str,
+    needs: tuple[str, ...],
+    make: Callable[..., Stream],
+    preset: Mapping[str, Any] | None = None,
+) -> None:
+    """``preset``, for a stream of your own, has the tables of a file in experiments/presets: network, training, ..."""
+    streams[name] = StreamRecord(name, description, needs, make, preset)
 
 
 def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: Any) -> Stream:
@@ -47,3 +56,4 @@ register_stream(
     ("cifar10", "notmnist", "mnist", "svhn", "fashion_mnist"),
     five_datasets,
 )
+register_stream("mini_imagenet20", "mini-ImageNet in twenty five-class tasks", ("mini_imagenet",), mini_imagenet20)

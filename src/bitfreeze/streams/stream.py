@@ -82,10 +82,9 @@ def first_tasks(order: list[int], count: int) -> list[int]:
     return order[:count]
 
 
-def hold_out(train: Split, share: float, seed: int) -> tuple[Split, Split]:
-    """Training and validation part: the first ``share`` of the samples, shuffled by the seed, is for validation."""
-    order = torch.tensor(shuffled(len(train), seed))
-    count = int(share * len(train))
+def hold_out(train: Split, share: float, order: Tensor) -> tuple[Split, Split]:
+    """Training and held part: the first ``share`` of the samples in the given order is held out, at least one."""
+    count = max(1, int(share * len(train)))
     return train.subset(order[count:].sort().values), train.subset(order[:count].sort().values)
 
 
@@ -94,7 +93,7 @@ def validation_of(train: Split, source: str, seed: int, share: float = 0.1) -> t
     if source == "train":
         return train, train
     if source == "holdout":
-        return hold_out(train, share, seed)
+        return hold_out(train, share, torch.tensor(shuffled(len(train), seed)))
     raise ValueError(f"validation={source!r} is not known: use 'train' or 'holdout'")
 
 
@@ -103,7 +102,8 @@ def for_tuning(stream: Stream, seed: int) -> Stream:
 
     def load(task: Task) -> TaskData:
         data = stream.load(task)
-        fit, held = hold_out(data.train, 0.1, seed + 1)
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed + 1))
+        fit, held = hold_out(data.train, 0.1, order)
         return TaskData(fit, fit if data.valid is data.train else data.valid, held)
 
     return replace(stream, load=load)
