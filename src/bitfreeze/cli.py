@@ -25,7 +25,7 @@ from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
-from .experiments.sweep import parse_seeds, sweep
+from .experiments.sweep import grid_changes, parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
 from .methods import Record, methods
 from .nets import networks
@@ -103,15 +103,18 @@ class Sweep:
     """0-4, or 0,2,5."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset, for all runs."""
+    grid: list[str] = field(default_factory=list)
+    """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Processes at a time, each with one thread."""
 
     def do(self) -> None:
         pairs = [name.partition(":") for name in self.methods.split(",")]
         configs = [
-            make_config(self.stream, method, variant, seed, self.set)
+            make_config(self.stream, method, variant, seed, [*self.set, *point])
             for seed in parse_seeds(self.seeds)
             for method, _, variant in dict.fromkeys(pairs)
+            for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
         ]
         _get_missing_data(configs[0])
         with show_sweep(len(configs)) as display:
@@ -311,8 +314,9 @@ Command = (
 
 def main() -> None:
     """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
-    if sys.argv.count("--set") > 1:
-        raise SystemExit("bitfreeze: give all changes after one --set: --set training.epochs=40 method.budget=0.2")
+    for word in ("--set", "--grid"):
+        if sys.argv.count(word) > 1:
+            raise SystemExit(f"bitfreeze: give all changes after one {word}: {word} training.epochs=40 method.bits=8")
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
         load_plugins()

@@ -32,6 +32,45 @@ def test_mnist5_has_the_released_settings():
     assert preset("mnist5")["paper"]["blip"] == {"acc": 99.64, "bwt": 0.01}
 
 
+@pytest.mark.parametrize("stream", streams)
+def test_every_variant_has_settings_that_its_method_takes(stream):
+    for method, own in preset(stream).get("methods", {}).items():
+        for variant in own.get("variants", {}):
+            methods[method](**make_config(stream, method, variant).method_options)
+
+
+@pytest.mark.parametrize(
+    ("stream", "lr", "prior", "bound", "samples"),
+    [
+        ("alt_cifar", 0.05, 5e-12, 6.0, 8000),
+        ("five_datasets", 0.05, 5e-13, 6.0, 8000),
+        ("mini_imagenet20", 0.01, 5e-14, 20.0, 1000),
+    ],
+)
+def test_picture_streams_have_the_released_settings(stream, lr, prior, bound, samples):
+    config = make_config(stream, "blip", "released")
+    assert (config.training["lr"], config.training["batch"], config.training["epochs"]) == (lr, 32, 200)
+    options = config.method_options
+    assert (options["rules"], options["prior"]) == ("released", prior)
+    assert (options["bound"], options["samples"]) == (bound, samples)
+
+
+def test_a_method_or_variant_may_have_a_network_of_its_own():
+    def network(method, variant="", changes=()):
+        return make_config("mini_imagenet20", method, variant, changes=changes).network
+
+    assert network("ft")["dropout"] == [0.2, 0.2]
+    assert network("blip") == {**network("ft"), "dropout": [0.2, 0.5]}
+    assert network("blip", "released_resnet") == {"kind": "resnet18", "width": 1.0, "statistics": "first"}
+    assert network("blip", changes=["network.kind=resnet18"])["kind"] == "resnet18"
+    assert network("blip", changes=["network.dropout=[0.0, 0.0]"])["dropout"] == [0.0, 0.0]
+    assert network("blip", "released_resnet", ["network.kind=alexnet"]) == {**network("ft")}
+
+
+def test_none_may_be_said_in_a_preset():
+    assert make_config("alt_cifar", "ucb").method_options["mean_noise"] is None
+
+
 def test_changes_are_applied_and_name_the_run():
     changes = ["training.epochs=4", "method.budget=0.2", "network.hidden=[5, 6]", "stream.validation=holdout"]
     config = make_config("digits5", "blip", changes=changes)

@@ -131,6 +131,18 @@ def _require_trainable(method: str, stream: str, trainer: str) -> None:
         )
 
 
+def setting(config: Config, path: str) -> Any:
+    """What ``part.name`` is in a run."""
+    parts = {
+        "stream": config.stream_options, "network": config.network, "training": config.training,
+        "method": config.method_options,
+    }  # fmt: skip
+    part, _, name = path.partition(".")
+    require_known("part of the settings", part, parts)
+    require_known(f"setting of {part}", name, parts[part])
+    return parts[part][name]
+
+
 def _own(table: Mapping[str, Any], stream: str, method: str, variant: str) -> dict[str, Any]:
     """What a preset says of a method: its options, and its own training and network. "none" stands for none."""
     own = dict(table.get("methods", {}).get(method, {}))

@@ -8,6 +8,7 @@ from . import actor_critic
 from .alexnet import alexnet
 from .mlp import mlp
 from .multihead import MultiHead
+from .resnet import resnet18
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Se
 
 register_network("mlp", "linear layers with ReLU (hidden: their widths)", mlp)
 register_network("alexnet", "the AlexNet of HAT (channels, units, dropout, init)", alexnet)
+register_network("resnet18", "ResNet-18 of the paper (width; statistics: first or per_task)", resnet18)
 for _name, _text in (
     ("paper", "actor-critic of the paper for Atari: convolutions 32, 64, 128, linear 1024"),
     ("nature", "actor-critic for Atari: convolutions 32, 64, 64, linear 512"),
