@@ -16,12 +16,13 @@ except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
 from . import data
-from .experiments import table
+from .experiments import figures, table
 from .experiments.config import Config, make_config, preset, require_known
 from .experiments.progress import show_progress, show_sweep
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root
+from .experiments.stored import find_runs
 from .experiments.sweep import parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
 from .methods import Record, methods
@@ -51,7 +52,7 @@ class Run:
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True
-    """Keep frozen bits, centres and information gain of each task (7 bytes a parameter and task)."""
+    """Keep frozen bits, centres and information gain of each task (8 bytes a parameter and task)."""
     tensorboard: bool = False
     """Write to TensorBoard too, below the run's folder."""
 
@@ -169,6 +170,36 @@ class Show:
 
 
 @dataclass
+class Figure:
+    """Draw a figure of stored runs, as PNG and SVG; without a name, list the figures."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Figure: workflow, heatmaps, sequence ..."""
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs, such as mnist5 or mnist5/blip/seed0."""
+    out: Path = Path("figures")
+    """Folder to write to."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+    parameter: str = ""
+    """For workflow: which parameter, such as backbone.1.weight[3,100]; the most telling one if not given."""
+
+    def do(self) -> None:
+        if not self.name:
+            print("\n".join(f"{figure.name:11} {figure.description}" for figure in figures.figures.values()))
+            return
+        require_known("figure", self.name, figures.figures)
+        if self.parameter and self.name != "workflow":
+            raise ValueError("--parameter is for the figure workflow")
+        runs = find_runs(runs_root(), self.runs, self.only, self.without)
+        drawing = figures.draw(self.name, runs, **({"parameter": self.parameter} if self.parameter else {}))
+        print(drawing.words)
+        print("\n".join(str(file) for file in figures.save(drawing, self.out, self.name)))
+
+
+@dataclass
 class List:
     """List streams, methods and networks; of a method or stream, what can be set."""
 
@@ -263,6 +294,7 @@ Command = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Figure, tyro.conf.subcommand("figure")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
