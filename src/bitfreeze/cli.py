@@ -19,12 +19,14 @@ from . import data
 from .experiments import figures, table
 from .experiments.config import Config, make_config, preset, require_known
 from .experiments.progress import show_progress, show_sweep
+from .experiments.report import build_page
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
-from .experiments.store import RunFolder, RunRefused, runs_root
+from .experiments.store import RunFolder, RunRefused, runs_root, write_aside
 from .experiments.stored import find_runs
 from .experiments.sweep import parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
+from .experiments.watch import watcher
 from .methods import Record, methods
 from .nets import networks
 from .streams import streams
@@ -200,6 +202,48 @@ class Figure:
 
 
 @dataclass
+class Report:
+    """Write one HTML page with tables, figures, settings and an explorer of frozen bits; it needs no network."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    out: Path = Path("report.html")
+    """File to write."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+
+    def do(self) -> None:
+        page = build_page(find_runs(runs_root(), self.runs, self.only, self.without))
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(self.out, page)
+        print(f"{self.out} ({len(page.encode()) / 1e6:.1f} MB): open it in a browser")
+
+
+@dataclass
+class Watch:
+    """Serve the report to a browser on this machine, and show how runs go on."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    port: int = 8642
+    """Port; 0 takes one that is free."""
+    host: str = "127.0.0.1"
+    """Address to serve on. Any other than this machine's own lets others on the network see the runs."""
+
+    def do(self) -> None:
+        with watcher(runs_root(), self.runs, self.host, self.port) as server:
+            if not server.loopback:
+                print(f"warning: everyone who can reach {self.host} can see these runs", file=sys.stderr)
+            print(f"watching {runs_root()} at {server.address} (Ctrl-C ends it)", flush=True)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print("\nended")
+
+
+@dataclass
 class List:
     """List streams, methods and networks; of a method or stream, what can be set."""
 
@@ -295,6 +339,8 @@ Command = (
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[Figure, tyro.conf.subcommand("figure")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )

@@ -32,7 +32,8 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
     _line(panels[0], values, after_last, "acc", "at the end", BLUE, "o", "-")
     _line(panels[0], values, after_last, "learning_acc", "when learned", ORANGE, "s", "--")
     panels[0].set_ylabel("accuracy (%)")
-    figure.legend(loc="outside upper right", ncols=2)
+    panels[0].margins(y=0.3)
+    panels[0].legend(loc="best")
     _line(panels[1], values, after_last, "bwt", "", GREEN, "^", "-")
     panels[1].set_ylabel("BWT (points)")
     _line(panels[2], values, capacity, "capacity", "", INK, "D", "-", 100.0)
@@ -47,7 +48,7 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
     figure.supxlabel(title, fontsize=9)
     seeds = max(len(found) for found in family.values())
     count = f"mean over {seeds} seeds, bars: standard deviation" if seeds > 1 else "one seed"
-    figure.suptitle(headline([runs[0].stream, common, count]), fontsize=9, x=0.01, ha="left")
+    figure.suptitle(headline([runs[0].stream, common, count]), fontsize=9)
     words = "; ".join(f"{v:g}: ACC {spread([r['acc'] for r in after_last[v]])[0]:.2f}" for v in values)
     return Drawing(figure, f"Ablation of {option}. {words}.")
 

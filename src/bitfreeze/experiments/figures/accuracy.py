@@ -25,10 +25,10 @@ def matrix(runs: list[StoredRun]) -> Drawing:
     side = 0.34 * size + 0.5
     figure = Figure(figsize=(max(3.4, columns * side + 0.7), rows * (side + 0.35) + 0.4))
     panels = figure.subplots(rows, columns, squeeze=False)
-    lowest = min(min(map(min, m)) for m in matrices.values())
-    low = min(np.floor(lowest), 99.0)
+    every = [value for m in matrices.values() for row in m for value in row]
+    span = (float(np.floor(min(every))), min(100.0, float(np.floor(max(every))) + 1))
     for axes, label, found in zip(panels.flat, labels, matrices.values(), strict=False):
-        shade = _matrix_panel(axes, found, size, low)
+        shade = _matrix_panel(axes, found, size, span)
         axes.set_title(_wrap(label, 7 + 4 * size), color=INK)
     for axes in list(panels.flat)[len(labels) :]:
         axes.set_visible(False)
@@ -43,14 +43,14 @@ def matrix(runs: list[StoredRun]) -> Drawing:
     return Drawing(figure, f"Accuracy matrices. Mean over tasks: {words}.")
 
 
-def _matrix_panel(axes: Any, found: Matrix, size: int, low: float) -> Any:
+def _matrix_panel(axes: Any, found: Matrix, size: int, span: tuple[float, float]) -> Any:
     table = np.full((size, size), np.nan)
     for t, row in enumerate(found):
         table[t, : t + 1] = row
-    shade = axes.imshow(table, cmap="cividis", vmin=low, vmax=100)
+    shade = axes.imshow(table, cmap="cividis", vmin=span[0], vmax=span[1])
     for t, row in enumerate(found):
         for u, value in enumerate(row):
-            dark = (value - low) / (100 - low) < 0.55
+            dark = (value - span[0]) / (span[1] - span[0]) < 0.55
             text = f"{value:.1f}" if value < 99.95 else "100"
             axes.text(u, t, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
     axes.set_xticks(range(size), [str(u + 1) for u in range(size)])

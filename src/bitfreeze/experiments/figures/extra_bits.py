@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..bit_history import BitHistory
+from ..bit_history import Array, BitHistory
 from ..stored import StoredRun
 from .bits_needed import bits_of
 from .registry import Drawing, register_figure
@@ -26,7 +26,9 @@ def extra_bits(run: StoredRun) -> Drawing:
         if never:
             axes.bar(0, never, bottom=again, color="white", edgecolor=GREY, hatch="////", width=0.8, linewidth=0.5)
         if silent:
-            axes.bar(0, silent, bottom=again + never, color=ORANGE, edgecolor=INK, hatch="xxxx", width=0.8, linewidth=0.5)
+            axes.bar(
+                0, silent, bottom=again + never, color=ORANGE, edgecolor=INK, hatch="xxxx", width=0.8, linewidth=0.5
+            )
         name = run.tasks[task] if task < len(run.tasks) else ""
         axes.set_title(f"task {task + 1}: {name}" if name else f"task {task + 1}")
         mean = float((np.arange(len(more)) * more).sum()) / 100
@@ -49,12 +51,16 @@ def extra_bits(run: StoredRun) -> Drawing:
         Patch(facecolor=ORANGE, edgecolor=INK, hatch="xxxx", label="never frozen, in a dead unit (Fisher 0 so far)"),
     ]
     figure.legend(handles=keys, loc="outside lower center", ncols=2)
-    figure.suptitle(headline([run.title, f"{sum(int(np.prod(bits.shape(n))) for n in bits.names):,} parameters"]), fontsize=9)
+    figure.suptitle(
+        headline([run.title, f"{sum(int(np.prod(bits.shape(n))) for n in bits.names):,} parameters"]), fontsize=9
+    )
     never_at_all = counts[-1][2] + counts[-1][3]
-    return Drawing(figure, f"Extra bits of each task. At the end {never_at_all:.1f} % of parameters have no frozen bit.")
+    return Drawing(
+        figure, f"Extra bits of each task. At the end {never_at_all:.1f} % of parameters have no frozen bit."
+    )
 
 
-def _counts(bits: BitHistory, task: int) -> tuple[np.ndarray, float, float, float, int, int]:
+def _counts(bits: BitHistory, task: int) -> tuple[Array, float, float, float, int, int]:
     """In percent: each number of extra bits; of those with none now, some before, never, and in dead units."""
     more, total = np.zeros(bits.depth + 1), 0
     again = never = silent = 0

@@ -29,6 +29,7 @@ STYLE: dict[str, Any] = {
     "hatch.linewidth": 0.6,
     "text.parse_math": False,  # names come from files, and a $ is a $
     "svg.hashsalt": "bitfreeze",
+    "svg.fonttype": "none",  # text stays text: small, and can be searched and edited
 }
 
 

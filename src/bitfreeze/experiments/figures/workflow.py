@@ -42,9 +42,9 @@ def workflow(run: StoredRun, parameter: str = "") -> Drawing:
                           rotation=0, ha="right", va="center")  # fmt: skip
         _gain(row[1], before, after, largest, bits.depth)
         _cells(row[2], before, after, bits)
-    marks = "centre (line), value (dot)" if bits.has_values else "centre (line)"
-    panels[0, 0].set_title(f"interval before (grey) and after (blue)\n{marks}; each row is zoomed")
-    panels[0, 1].set_title("information gain in bits,\nrounded up: bits to freeze")
+    marks = "line: centre, dot: value" if bits.has_values else "line: centre"
+    panels[0, 0].set_title(f"interval before (grey), after (blue)\n{marks}; rows are zoomed")
+    panels[0, 1].set_title("information gain,\nrounded up")
     kind = "binary digits of the centre" if bits.has_digits else "bits of precision"
     panels[0, 2].set_title(f"{kind}\nfilled: frozen, orange: by this task")
     place = ", ".join(map(str, index))
