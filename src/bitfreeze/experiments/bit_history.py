@@ -85,9 +85,9 @@ class BitHistory:
 
         To what half precision can tell, which is a few ten-thousandths of the Fisher that was there before.
         """
-        quiet = np.ones(self.shape(name), bool)
+        quiet: Array = np.ones(self.shape(name), bool)
         for t in range(task + 1):
-            quiet &= np.abs(self.gain(name, t) - self._gain_of_nothing(t)) < 2.0**-11
+            quiet = quiet & (np.abs(self.gain(name, t) - self._gain_of_nothing(t)) < 2.0**-11)
         return quiet
 
     def _gain_of_nothing(self, task: int) -> float:

@@ -129,5 +129,5 @@ def _gain(before: Tensor, after: Tensor, task: int, rules: Rules) -> Tensor:
 
 
 def _offset(parameter: Tensor, state: dict[str, Any], depth: int) -> Tensor:
-    units = parameter * (2.0**depth / state["bound"]) - state["centre"]
+    units: Tensor = parameter * (2.0**depth / state["bound"]) - state["centre"]
     return (units / radius(state["bits"], depth) * 127).round().clamp(-127, 127).to(torch.int8)

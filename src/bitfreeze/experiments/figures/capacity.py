@@ -16,15 +16,17 @@ def capacity(run: StoredRun) -> Drawing:
         raise ValueError(f"{run.title} froze no bits: capacity is of runs of blip")
     bits = run.bits
     layers = list(bits.layers.items()) if bits else []
+    highest = max(total)
     for k, (layer, names) in enumerate(layers):
         shares = [100 * bits.capacity(names, t) for t in range(bits.tasks)] if bits else []
+        highest = max(highest, *shares)
         axes.plot(range(1, len(shares) + 1), shares, **line_style(k), label=layer or "network")
     if len(layers) != 1:
         axes.plot(range(1, len(total) + 1), total, color=INK, linewidth=2.4, label="all together")
     axes.set_xticks(range(1, len(total) + 1))
     axes.set_xlabel("tasks learned")
     axes.set_ylabel("bits frozen (%)")
-    axes.set_ylim(0, min(100, 1.25 * max(max(line.get_ydata()) for line in axes.lines)))
+    axes.set_ylim(0, min(100.0, 1.25 * highest))
     axes.grid(axis="y")
     note = "" if bits else "layers unknown: its bits were not kept"
     figure.suptitle(headline([run.title, note]), fontsize=9)

@@ -11,7 +11,7 @@ MARKERS = ("o", "s", "^", "D", "v", "<", ">", "*")
 LINES = ("-", "--", "-.", ":")
 BITS = "cividis"  # of frozen bits: even in lightness, so that it reads in grey too
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "figure.constrained_layout.use": True,
     "font.size": 9,
     "axes.titlesize": 9,

@@ -74,6 +74,6 @@ def _shown(name: str, runs: list[StoredRun], title: str) -> Iterator[Shown]:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks is a box, on a page or not
-        svg, png = image(drawing, "svg"), image(drawing, "png", 110)
+        svg, png = image(drawing, "svg"), image(drawing, "png", 130)
     kind, data = ("svg+xml", svg) if len(svg) <= len(png) else ("png", png)
     yield Shown(name, title, drawing.words, kind, data)

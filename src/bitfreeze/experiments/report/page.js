@@ -110,7 +110,7 @@ function showCell(run, tensor, planes) {
   wide.setAttribute("role", "region");
   wide.setAttribute("aria-label", "The parameter after each task");
   const table = make("table", undefined, wide), head = make("tr", undefined, make("thead", undefined, table));
-  const names = ["task", "bits", "gain", "interval", ...(run.values ? ["value"] : ["centre"]), "in the one before"];
+  const names = ["task", "bits", "gain", "where", "interval", run.values ? "value" : "centre"];
   for (const name of names) make("th", name, head).scope = "col";
   const body = make("tbody", undefined, table), unit = tensor.bound * 2 ** -run.depth;
   let before = { low: -tensor.bound, high: tensor.bound };
@@ -124,8 +124,6 @@ function showCell(run, tensor, planes) {
     make("td", `${t + 1}: ${task}`, row);
     make("td", bits, row);
     make("td", (planes.gain[k] / 8).toFixed(1), row);
-    make("td", `${now.low.toFixed(digits)} to ${now.high.toFixed(digits)}`, row);
-    make("td", value.toFixed(digits), row);
     const track = make("div", undefined, make("td", undefined, row)), span = before.high - before.low;
     track.className = "track";
     const share = (x) => Math.min(100, Math.max(0, (100 * (x - before.low)) / span));
@@ -133,9 +131,11 @@ function showCell(run, tensor, planes) {
     bar.style.left = `${share(now.low)}%`;
     bar.style.width = `${share(now.high) - share(now.low)}%`;
     make("b", undefined, track).style.left = `${share(value)}%`;
+    make("td", `${now.low.toFixed(digits)} to ${now.high.toFixed(digits)}`, row);
+    make("td", value.toFixed(digits), row);
     before = now;
   });
-  make("p", `Bar: the interval within the one before it; mark: the ${run.values ? "value" : "centre"}. Gain to the
+  make("p", `Where: the interval within the one before it, and in it a mark for the ${run.values ? "value" : "centre"}. Gain to the
     nearest eighth of a bit.`, box).className = "quiet";
 }
 

@@ -101,7 +101,8 @@ def _table(name: str, runs: list[StoredRun]) -> str:
 def _figure(figure: Shown) -> str:
     source = f"data:image/{figure.kind};base64,{base64.b64encode(figure.data).decode()}"
     return (
-        f'<figure class="{escape(figure.name)}"><img src="{source}" alt="{escape(figure.words)}">'
+        f'<figure class="{escape(figure.name)}"><div class="sheet" tabindex="0" role="region" '
+        f'aria-label="{escape(figure.title)}"><img src="{source}" alt="{escape(figure.words)}"></div>'
         f"<figcaption>{escape(figure.title)}</figcaption></figure>"
     )
 
