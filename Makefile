@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench results docs clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -18,6 +18,16 @@ check: .venv/ready
 bench: .venv/ready
 	$(BIN)/bitfreeze data get mnist
 	$(BIN)/python benchmarks/run.py
+
+# from the runs in BITFREEZE_RUNS
+results: .venv/ready
+	$(BIN)/python results/collect.py
+	$(BIN)/python docs/fill_results.py
+
+# the site, in site/index.html
+docs: .venv/ready
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

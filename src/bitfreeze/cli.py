@@ -18,6 +18,7 @@ except ModuleNotFoundError as missing:
 from . import data
 from .experiments import figures, table
 from .experiments.config import Config, make_config, preset, require_known
+from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
 from .experiments.report import build_page
 from .experiments.rows import Row, finished_rows, to_csv
@@ -352,6 +353,7 @@ def main() -> None:
         raise SystemExit("bitfreeze: give all changes after one --set: --set training.epochs=40 method.budget=0.2")
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
+        load_plugins()
         command.do()
     except (ValueError, RunRefused, TrainingDiverged, data.DataMissing, data.DataCorrupt, data.DownloadFailed) as error:
         raise SystemExit(f"bitfreeze: {error}") from None

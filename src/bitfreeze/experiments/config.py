@@ -71,7 +71,10 @@ def run_command(stream: str, method: str, variant: str, seed: int, changes: Iter
 
 
 def preset(stream: str) -> dict[str, Any]:
-    """The paper's and the released code's settings of a stream."""
+    """How a stream is trained: for the paper's streams, its settings and those of the released code."""
+    own = streams[stream].preset
+    if own is not None:
+        return {"protocol": f"own: those registered with {stream}", "network": {"kind": "mlp"}, "training": {}, **own}
     text = (files(__package__) / "presets" / f"{stream}.toml").read_text()
     return tomllib.loads(text)
 

@@ -14,9 +14,9 @@ from .rows import Row
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 PREFACE = """\
-Accuracy in percent on the tasks' test sets, mean ± standard deviation over seeds. ACC: after the last task. BWT: its
-mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence: how
-much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
+Accuracy in percent on each task's test samples, mean ± standard deviation over seeds. ACC: after the last task. BWT:
+its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence:
+how much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
 """
 
 Runs = dict[int, Row]  # by seed
@@ -124,12 +124,12 @@ def to_markdown(lines: list[Line], against: str = "") -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in table) + "\n"
 
 
-def to_page(rows: list[Row], stream: str, against: str = "") -> str:
+def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") -> str:
     """The table as Markdown with all that is needed to judge and to repeat it."""
     protocols, environments = ({row[name] for row in rows} for name in ("protocol", "environment"))
     return "\n".join(
         [
-            f"# {stream}\n",
+            f"# {title or stream}\n",
             PREFACE,
             to_markdown(summarise(rows, stream, against), against),
             *(f"Protocol: {text}.\n" for text in sorted(protocols)),

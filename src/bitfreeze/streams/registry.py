@@ -1,6 +1,6 @@
 """Streams by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,21 @@ class StreamRecord:
     description: str
     needs: tuple[str, ...]  # datasets, as `bitfreeze data` names them
     make: Callable[..., Stream]  # (seed, **options): the scenario's seed, not the training's
+    preset: Mapping[str, Any] | None = None  # how it is trained; None: the package has a file of its name
 
 
 streams: dict[str, StreamRecord] = {}
 
 
-def register_stream(name: str, description: str, needs: tuple[str, ...], make: Callable[..., Stream]) -> None:
-    streams[name] = StreamRecord(name, description, needs, make)
+def register_stream(
+    name: str,
+    description: str,
+    needs: tuple[str, ...],
+    make: Callable[..., Stream],
+    preset: Mapping[str, Any] | None = None,
+) -> None:
+    """``preset``, for a stream of your own, has the tables of a file in experiments/presets: network, training, ..."""
+    streams[name] = StreamRecord(name, description, needs, make, preset)
 
 
 def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: Any) -> Stream:
