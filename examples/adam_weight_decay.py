@@ -1,5 +1,5 @@
-"""BLIP with AdamW. Adam moves every parameter by about the same step and weight decay shrinks all of them, so fine-tuning
-forgets quickly; BLIP brings each parameter back into its interval after whatever the optimizer did.
+"""BLIP with AdamW. Adam moves every parameter by about the same step and weight decay shrinks all of them, so that
+fine-tuning forgets quickly; BLIP brings each parameter back into its interval after whatever the optimizer did.
 
     python examples/adam_weight_decay.py
 """
@@ -44,7 +44,7 @@ def run(protect: bool, seed: int = 0) -> list[list[float]]:
     attachment = blip.attach() if protect else None  # AdamW is made anew for each task: no matter
     tasks, matrix = make_tasks(), []
     for task, (x, y, _, _) in enumerate(tasks):
-        # only what this task trains: weight decay would go on shrinking the heads of earlier tasks, which nothing protects
+        # only what this task trains: weight decay would shrink the heads of earlier tasks, which nothing protects
         trained = [*model.backbone.parameters(), *model.heads[task].parameters()]
         optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.05)
         for _ in range(EPOCHS):

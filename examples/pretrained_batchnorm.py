@@ -1,8 +1,8 @@
-"""BLIP on a pretrained network with BatchNorm: a small convolutional network learns all ten digits upside down, stands in
-for what one downloads, and then learns five tasks of upright digits one after another.
+"""BLIP on a pretrained network with BatchNorm: a small convolutional network learns all ten digits upside down (it
+stands in for what one downloads) and then five tasks of upright digits, one after another.
 
-BatchNorm's running statistics are no parameters, and no frozen bit protects them: freeze_statistics=True holds them after
-the first task. Watched are all parameters of the backbone, its BatchNorm scales and shifts too.
+BatchNorm's running statistics are no parameters, and no frozen bit protects them: freeze_statistics=True holds them
+after the first task. Watched are all parameters of the backbone, its BatchNorm scales and shifts too.
 
     python examples/pretrained_batchnorm.py
 """

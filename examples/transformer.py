@@ -2,7 +2,7 @@
 sentences, and words written backwards. Lines differ in length and are padded; the padding is masked from the loss, from
 the accuracy, and from the likelihood that the Fisher information is taken of.
 
-There is one network and one output layer for all three, nothing tells it which text it reads, and BLIP watches all of it.
+There is one network with one output layer for all three, nothing tells it what it reads, and BLIP watches all of it.
 
     python examples/transformer.py
 """

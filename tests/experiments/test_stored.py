@@ -24,7 +24,7 @@ def test_runs_are_found_below_any_place_and_chosen_by_words(tmp_path):
     assert len(find_runs(tmp_path, [], without="training.epochs=4")) == 2
     with pytest.raises(ValueError, match="there is no run in 'mnist5'"):
         find_runs(tmp_path, ["mnist5"])
-    with pytest.raises(ValueError, match="there is no run in .* to look at"):
+    with pytest.raises(ValueError, match=r"there is no run in .* to look at"):
         find_runs(tmp_path, [], only="nothing")
 
 
@@ -68,9 +68,9 @@ def test_dead_units_are_those_of_which_no_task_told_anything(tmp_path):
 def test_a_damaged_file_is_one_sentence(tmp_path):
     run = make_run(tmp_path, "blip")
     (run.folder.path / "bits" / "task2.safetensors").write_bytes(b"not one")
-    with pytest.raises(ValueError, match="task2.safetensors cannot be read .*: delete the run and do it again"):
+    with pytest.raises(ValueError, match=r"task2.safetensors cannot be read .*: delete the run and do it again"):
         run.bits.bits("backbone.1.bias", 1)
-    with pytest.raises(ValueError, match="task1.safetensors cannot be read .*nothing"):
+    with pytest.raises(ValueError, match=r"task1.safetensors cannot be read .*nothing"):
         run.bits.bits("nothing", 0)
 
 
