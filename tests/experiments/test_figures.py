@@ -27,6 +27,7 @@ def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path)
         "budget": [make_run(tmp_path / "b", "blip", changes=[f"method.budget={v}"]) for v in ("0.1", "0.3")],
         "prior": [make_run(tmp_path / "p", "blip", changes=[f"method.prior={v}"]) for v in ("1e-9", "1e-7")],
     }
+    needs |= dict.fromkeys(("rewards", "reward"), [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")])
     for name, figure in figures.items():
         drawing = draw(name, [blip] if figure.of_one_run else needs.get(name, runs))
         assert len(drawing.words) > 20
@@ -36,13 +37,40 @@ def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path)
     assert "$x_1$ &amp; &lt;b&gt;" in (tmp_path / "out" / "workflow.svg").read_text()
 
 
+def make_games(root, method, shift=0.0):
+    """Two games of 1000 steps: random play scores 10 in the first and 0 in the second."""
+    run = make_run(
+        root, method, changes=[f"training.lr={0.1 + shift}"], accuracies=[], tasks=("pong", "boxing"), finished=False
+    )
+    run.config["training"]["steps"] = 1000
+    for task, evaluated in enumerate(([20.0], [15.0 + shift, 8.0])):
+        run.folder.event("random", task=task, score=10.0 * (1 - task))
+        run.folder.event("evaluation", task=task, steps=500, scores=evaluated)
+        run.folder.event("task", task=task, score=[value + 10 for value in evaluated])
+    return run
+
+
+def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
+    runs = [make_games(tmp_path, "ft"), make_games(tmp_path, "ft", 5.0)]
+    pong, boxing = draw("rewards", runs).figure.axes[:2]
+    assert list(pong.lines[1].get_xdata() * 1e6) == [500, 1000, 1500, 2000]
+    assert list(pong.lines[1].get_ydata()) == [20, 30, 15, 25]
+    assert list(boxing.lines[1].get_ydata()) == [8, 18]
+    first, second = draw("reward", runs).figure.axes[0].lines
+    # pong from 10 to the best of all, 30; boxing from 0 to 18
+    assert np.allclose(first.get_ydata(), [0.5, 1.0, 0.25 + 8 / 18, 0.75 + 1])
+    assert np.allclose(second.get_ydata(), [0.5, 1.0, 0.5 + 8 / 18, 1 + 1])
+    with pytest.raises(ValueError, match="rewards needs runs of games"):
+        draw("rewards", [make_run(tmp_path, "blip")])
+
+
 def test_lines_of_sequence_are_means_over_seeds(tmp_path):
     runs = [make_run(tmp_path, "ft", accuracies=((90.0,), (80.0, 96.0)))]
     runs += [make_run(tmp_path, "ft", seed=1, accuracies=((92.0,), (70.0, 98.0)))]
     first, second, running = draw("sequence", runs).figure.axes[:3]
-    assert [line.get_ydata() for line in first.lines] == [[91.0, 75.0]]
-    assert [line.get_ydata() for line in second.lines] == [[97.0]]
-    assert [line.get_ydata() for line in running.lines] == [[91.0, 86.0]]
+    assert [list(line.get_ydata()) for line in first.lines] == [[91.0, 75.0]]
+    assert [list(line.get_ydata()) for line in second.lines] == [[97.0]]
+    assert [list(line.get_ydata()) for line in running.lines] == [[91.0, 86.0]]
 
 
 def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):

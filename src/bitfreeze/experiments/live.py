@@ -7,6 +7,7 @@ from typing import Any
 from .store import Event
 from .stored import StoredRun
 
+ROUNDS = {"epoch": "train_loss", "update": "loss"}  # what training goes round in, and the loss that it notes
 QUIET = 300.0  # seconds without an event after which a run is no longer said to go on, or ten of its epochs
 
 
@@ -18,36 +19,43 @@ def going_on(runs: list[StoredRun]) -> list[dict[str, Any]]:
 
 def live(run: StoredRun) -> dict[str, Any]:
     """State, progress from 0 to 1, time left in words, and the curves of the task at hand."""
-    epochs = [event for event in run.events if event["event"] == "epoch"]
-    learned, task = len(run.matrix), len(run.matrix)
-    here = [event for event in epochs if event["task"] == task]
-    done = here[-1]["epoch"] if here else 0
-    usual = _epochs_a_task(run, epochs, learned)
+    rounds = [event for event in run.events if event["event"] in ROUNDS]
+    ended = [event for event in run.events if event["event"] == "task"]
+    learned = task = len(ended)
+    here = [event for event in rounds if event["task"] == task]
+    done = _number(here[-1]) if here else 0
+    usual = _rounds_a_task(run, rounds, learned)
     remaining = (len(run.tasks) - learned) * usual - min(done, usual)
     silence = _silence(run)
-    lively = silence < max(QUIET, 10 * _pace(epochs))
+    lively = silence < max(QUIET, 10 * _pace(rounds))
     name = f" ({run.tasks[task]})" if task < len(run.tasks) else ""
     return {
         "title": run.title,
         "state": "going on" if lively else f"nothing new for {_words(silence)}",
-        "at": f"task {min(task + 1, len(run.tasks))} of {len(run.tasks)}{name}, epoch {done}",
-        "left": f"about {_words(remaining * _pace(epochs))} left" if lively and _pace(epochs) else "",
+        "at": f"task {min(task + 1, len(run.tasks))} of {len(run.tasks)}{name}, {rounds[-1]['event'] if rounds else 'epoch'} {done}",
+        "left": f"about {_words(remaining * _pace(rounds))} left" if lively and _pace(rounds) else "",
         "progress": (learned + min(1.0, done / usual)) / max(1, len(run.tasks)) if learned < len(run.tasks) else 1.0,
-        "train_loss": [event["train_loss"] for event in here],
-        "valid_loss": [event["valid_loss"] for event in here],
-        "accuracy": run.matrix[-1] if run.matrix else [],
+        "train_loss": [event[ROUNDS[event["event"]]] for event in here],
+        "valid_loss": [event["valid_loss"] for event in here if "valid_loss" in event],
+        "accuracy": ended[-1].get("accuracy", ended[-1].get("score", [])) if ended else [],
     }
 
 
-def _epochs_a_task(run: StoredRun, epochs: list[Event], learned: int) -> float:
+def _rounds_a_task(run: StoredRun, rounds: list[Event], learned: int) -> float:
     """The mean of the tasks that are learned; before the first is, the most that there can be."""
-    last = {event["task"]: event["epoch"] for event in epochs if event["task"] < learned}
-    return mean(last.values()) if last else float(run.config["training"].get("epochs", 1))
+    last = {event["task"]: _number(event) for event in rounds if event["task"] < learned}
+    started = run.folder.last("started")
+    cap = started.get("epochs_cap", started.get("updates_cap", 1))
+    return mean(last.values()) if last else float(cap)
 
 
-def _pace(epochs: list[Event]) -> float:
-    """Seconds an epoch, over the last twenty; 0 where that is not known."""
-    timed = [event["seconds"] for event in epochs[-20:] if "seconds" in event]
+def _number(event: Event) -> int:
+    return int(event[event["event"]])
+
+
+def _pace(rounds: list[Event]) -> float:
+    """Seconds an epoch or update, over the last twenty; 0 where that is not known."""
+    timed = [event["seconds"] for event in rounds[-20:] if "seconds" in event]
     if len(timed) > 1 and timed[-1] > timed[0]:
         return float(timed[-1] - timed[0]) / (len(timed) - 1)
     return float(timed[0]) if timed else 0.0

@@ -71,7 +71,7 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
     families: dict[str, Family] = {}
     for run in runs:
         value = run.config["method_options"].get(option)
-        if run.result is None or not value:
+        if run.result is None or "acc" not in run.result or not value:
             continue
         others = [change for change in run.config["changes"] if not change.startswith(f"method.{option}=")]
         key = headline([" ".join(word for word in (run.method, run.config["variant"], *others) if word)])

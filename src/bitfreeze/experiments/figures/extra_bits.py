@@ -44,6 +44,7 @@ def extra_bits(run: StoredRun) -> Drawing:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("more bits frozen")
     panels[0, 0].set_ylim(0, 1.45 * panels[0, 0].get_ylim()[1])  # room for the words
+    panels[0, 0].set_yticks([tick for tick in panels[0, 0].get_yticks() if tick <= 100])
     keys = [
         Patch(color=BLUE, label="bits frozen by this task"),
         Patch(color=SKY, label="none now, some before"),

@@ -31,8 +31,10 @@ def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
 
 
 def results(runs: list[StoredRun], what: str) -> dict[str, list[dict[str, Any]]]:
-    """The results of finished runs, by group."""
-    found = {label: [r.result for r in group if r.result] for label, group in grouped(runs).items()}
+    """The results of finished runs with accuracies, by group."""
+    found = {
+        label: [r.result for r in group if r.result and "acc" in r.result] for label, group in grouped(runs).items()
+    }
     finished = {label: group for label, group in found.items() if group}
     if not finished:
         raise ValueError(f"{what} needs finished runs: none of these has ended")

@@ -8,7 +8,7 @@ from ..figures import draw, image
 from ..stored import StoredRun
 
 GROUPS, RUNS_WITH_BITS = 10, 2
-BESIDE = ("sequence", "tradeoff", "matrix")
+BESIDE = ("sequence", "tradeoff", "matrix", "rewards", "reward")
 ABLATIONS = ("budget", "prior")
 OF_BITS = ("workflow", "heatmaps", "extra_bits", "capacity")
 
@@ -50,7 +50,11 @@ def by_setting(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
 
 def with_bits(runs: list[StoredRun]) -> list[StoredRun]:
     """Runs with frozen bits to look at: one of each variant first, those without changes before others."""
-    having = sorted((run for run in runs if run.bits), key=lambda run: (len(run.config["changes"]), run.config["seed"]))
+
+    def plainness(run: StoredRun) -> tuple[int, bool, int]:
+        return len(run.config["changes"]), bool(run.config["variant"]), run.config["seed"]
+
+    having = sorted((run for run in runs if run.bits), key=plainness)
     seen: dict[str, int] = {}
     ranked = []
     for run in having:

@@ -170,10 +170,10 @@ function startExplorer() {
 
 // the live part, where a server is behind the page
 
-function curve(svg, points, top, second) {
+function curve(svg, points, second) {
   const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
   const last = Math.max(1, points.length - 1);
-  line.setAttribute("points", points.map((y, k) => `${(100 * k) / last},${58 - (56 * y) / top}`).join(" "));
+  line.setAttribute("points", points.map((y, k) => `${(100 * k) / last},${58 - 56 * y}`).join(" "));
   if (second) line.setAttribute("class", "second");
   svg.append(line);
 }
@@ -187,21 +187,22 @@ function showRun(run, box) {
   bar.max = 1;
   bar.value = run.progress;
   bar.setAttribute("aria-label", `Progress of ${run.title}`);
-  if (run.valid_loss.length > 1) {
+  if (run.train_loss.length > 1) {
     const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
     svg.setAttribute("viewBox", "0 0 100 60");
     svg.setAttribute("preserveAspectRatio", "none");
     svg.setAttribute("role", "img");
-    const shown = (losses) => losses[losses.length - 1].toPrecision(3);
-    svg.setAttribute("aria-label", `Loss, now ${shown(run.train_loss)}, validation ${shown(run.valid_loss)}`);
-    const top = Math.max(1e-9, ...run.train_loss, ...run.valid_loss);
-    curve(svg, run.train_loss, top, false);
-    curve(svg, run.valid_loss, top, true);
+    const shown = (losses) => losses[losses.length - 1].toPrecision(3), both = run.valid_loss.length > 1;
+    const words = `loss of this task ${shown(run.train_loss)} (line)` +
+      (both ? `, validation ${shown(run.valid_loss)} (dashed)` : "");
+    svg.setAttribute("aria-label", words);
+    const all = [...run.train_loss, ...run.valid_loss], low = Math.min(0, ...all), span = Math.max(1e-9, ...all) - low;
+    curve(svg, run.train_loss.map((y) => (y - low) / span), false);
+    if (both) curve(svg, run.valid_loss.map((y) => (y - low) / span), true);
     card.append(svg);
-    make("p", `loss of this task ${shown(run.train_loss)} (line), validation ${shown(run.valid_loss)} (dashed)`, card)
-      .className = "quiet";
+    make("p", words, card).className = "quiet";
   }
-  if (run.accuracy.length) make("p", `accuracy ${run.accuracy.map((a) => a.toFixed(2)).join(" ")}`, card);
+  if (run.accuracy.length) make("p", `on each task so far: ${run.accuracy.map((a) => a.toFixed(2)).join(" ")}`, card);
 }
 
 async function look() {
