@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bitfreeze import BLIP
 from bitfreeze.likelihoods import Categorical
 
-PAD, LENGTH, WIDTH, STEPS, BATCH = 0, 20, 48, 250, 32
+PAD, LENGTH, WIDTH, STEPS, BATCH = 0, 22, 32, 150, 32
 CHARACTERS = "\0 0123456789+=>.abcdefghijklmnopqrstuvwxyz"
 
 
@@ -65,7 +65,7 @@ def likelihood(model: Transformer, tokens: Tensor) -> Categorical:
 
 
 def train(model: Transformer, lines: Tensor) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(STEPS):
         tokens = lines[torch.randint(len(lines), (BATCH,))]
         optimizer.zero_grad()

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from bitfreeze.experiments.figures import draw, figures, save
 from bitfreeze.experiments.figures.extra_bits import _counts
 from bitfreeze.experiments.figures.heatmaps import block_means
-from bitfreeze.experiments.figures.style import shorten
+from bitfreeze.experiments.figures.style import headline, shorten
 from bitfreeze.experiments.figures.workflow import history
 
 pytest.importorskip("matplotlib")
@@ -27,7 +27,7 @@ def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path)
         "budget": [make_run(tmp_path / "b", "blip", changes=[f"method.budget={v}"]) for v in ("0.1", "0.3")],
         "prior": [make_run(tmp_path / "p", "blip", changes=[f"method.prior={v}"]) for v in ("1e-9", "1e-7")],
     }
-    needs |= dict.fromkeys(("rewards", "reward"), [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")])
+    needs["rewards"] = needs["reward"] = [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")]
     for name, figure in figures.items():
         drawing = draw(name, [blip] if figure.of_one_run else needs.get(name, runs))
         assert len(drawing.words) > 20
@@ -53,7 +53,7 @@ def make_games(root, method, shift=0.0):
 def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     runs = [make_games(tmp_path, "ft"), make_games(tmp_path, "ft", 5.0)]
     pong, boxing = draw("rewards", runs).figure.axes[:2]
-    assert list(pong.lines[1].get_xdata() * 1e6) == [500, 1000, 1500, 2000]
+    assert list(pong.lines[1].get_xdata()) == [0.5, 1, 1.5, 2]  # thousands
     assert list(pong.lines[1].get_ydata()) == [20, 30, 15, 25]
     assert list(boxing.lines[1].get_ydata()) == [8, 18]
     first, second = draw("reward", runs).figure.axes[0].lines
@@ -188,6 +188,14 @@ def test_runs_of_before_values_or_bits_were_kept_are_drawn_all_the_same(tmp_path
     drawing = draw("capacity", [bare])
     assert [list(line.get_ydata()) for line in drawing.figure.axes[0].lines] == [[10.0, 20.0]]
     assert drawing.figure.get_suptitle().endswith("its bits were not kept")
+
+
+def test_a_headline_keeps_within_the_width_of_its_figure():
+    assert headline(["digits5", "", "ft"], 5) == "digits5, ft"
+    lines = headline(["word" * 3] * 40, 5).splitlines()
+    assert len(lines) == 3
+    assert all(len(line) <= 13 * 5 + 4 for line in lines)
+    assert lines[-1].endswith(" ...")
 
 
 def test_labels_lose_what_all_of_them_share():

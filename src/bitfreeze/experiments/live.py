@@ -29,10 +29,11 @@ def live(run: StoredRun) -> dict[str, Any]:
     silence = _silence(run)
     lively = silence < max(QUIET, 10 * _pace(rounds))
     name = f" ({run.tasks[task]})" if task < len(run.tasks) else ""
+    kind = rounds[-1]["event"] if rounds else "epoch"
     return {
         "title": run.title,
         "state": "going on" if lively else f"nothing new for {_words(silence)}",
-        "at": f"task {min(task + 1, len(run.tasks))} of {len(run.tasks)}{name}, {rounds[-1]['event'] if rounds else 'epoch'} {done}",
+        "at": f"task {min(task + 1, len(run.tasks))} of {len(run.tasks)}{name}, {kind} {done}",
         "left": f"about {_words(remaining * _pace(rounds))} left" if lively and _pace(rounds) else "",
         "progress": (learned + min(1.0, done / usual)) / max(1, len(run.tasks)) if learned < len(run.tasks) else 1.0,
         "train_loss": [event[ROUNDS[event["event"]]] for event in here],

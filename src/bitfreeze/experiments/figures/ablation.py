@@ -48,7 +48,7 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
     figure.supxlabel(title, fontsize=9)
     seeds = max(len(found) for found in family.values())
     count = f"mean over {seeds} seeds, bars: standard deviation" if seeds > 1 else "one seed"
-    figure.suptitle(headline([runs[0].stream, common, count]), fontsize=9)
+    figure.suptitle(headline([runs[0].stream, common, count], figure.get_figwidth()), fontsize=9)
     words = "; ".join(f"{v:g}: ACC {spread([r['acc'] for r in after_last[v]])[0]:.2f}" for v in values)
     return Drawing(figure, f"Ablation of {option}. {words}.")
 
@@ -74,7 +74,7 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
         if run.result is None or "acc" not in run.result or not value:
             continue
         others = [change for change in run.config["changes"] if not change.startswith(f"method.{option}=")]
-        key = headline([" ".join(word for word in (run.method, run.config["variant"], *others) if word)])
+        key = " ".join(word for word in (run.method, run.config["variant"], *others) if word)
         families.setdefault(key, {}).setdefault(float(value), []).append(run)
     best = max(families, key=lambda key: len(families[key]), default="")
     if not best or len(families[best]) < 2:

@@ -37,7 +37,7 @@ def matrix(runs: list[StoredRun]) -> Drawing:
     for axes in list(panels.flat)[max(0, len(labels) - columns) : len(labels)]:
         axes.set_xlabel("tested on task")
     figure.colorbar(shade, ax=panels, label="accuracy (%)", shrink=0.8, aspect=25)
-    figure.suptitle(headline([runs[0].stream, common]), fontsize=9)
+    figure.suptitle(headline([runs[0].stream, common], figure.get_figwidth()), fontsize=9)
     best = {name: average_accuracy(m) for name, m in zip(labels, matrices.values(), strict=True)}
     words = "; ".join(f"{name}: {value:.2f} % at the end" for name, value in best.items())
     return Drawing(figure, f"Accuracy matrices. Mean over tasks: {words}.")
@@ -92,7 +92,7 @@ def sequence(runs: list[StoredRun]) -> Drawing:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("tasks learned")
     figure.legend(loc="outside lower center", ncols=min(3, len(labels)))
-    figure.suptitle(headline([runs[0].stream, common]), fontsize=9)
+    figure.suptitle(headline([runs[0].stream, common], figure.get_figwidth()), fontsize=9)
     words = "; ".join(
         f"{name} {average_accuracy(m):.2f} % at the end, changed by {backward_transfer(m):+.2f} since learned"
         for name, m in zip(labels, matrices.values(), strict=True)

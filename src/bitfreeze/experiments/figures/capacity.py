@@ -29,6 +29,6 @@ def capacity(run: StoredRun) -> Drawing:
     axes.set_ylim(0, min(100.0, 1.25 * highest))
     axes.grid(axis="y")
     note = "" if bits else "layers unknown: its bits were not kept"
-    figure.suptitle(headline([run.title, note]), fontsize=9)
+    figure.suptitle(headline([run.title, note], figure.get_figwidth()), fontsize=9)
     figure.legend(loc="outside right upper")
     return Drawing(figure, f"Capacity used after each task: {', '.join(f'{value:.0f} %' for value in total)}.")

@@ -52,13 +52,10 @@ def extra_bits(run: StoredRun) -> Drawing:
         Patch(facecolor=ORANGE, edgecolor=INK, hatch="xxxx", label="never frozen, in a dead unit (Fisher 0 so far)"),
     ]
     figure.legend(handles=keys, loc="outside lower center", ncols=2)
-    figure.suptitle(
-        headline([run.title, f"{sum(int(np.prod(bits.shape(n))) for n in bits.names):,} parameters"]), fontsize=9
-    )
+    entries = sum(int(np.prod(bits.shape(name))) for name in bits.names)
+    figure.suptitle(headline([run.title, f"{entries:,} parameters"], figure.get_figwidth()), fontsize=9)
     never_at_all = counts[-1][2] + counts[-1][3]
-    return Drawing(
-        figure, f"Extra bits of each task. At the end {never_at_all:.1f} % of parameters have no frozen bit."
-    )
+    return Drawing(figure, f"Extra bits of each task. In the end {never_at_all:.1f} % of parameters have none frozen.")
 
 
 def _counts(bits: BitHistory, task: int) -> tuple[Array, float, float, float, int, int]:

@@ -46,7 +46,7 @@ def heatmaps(run: StoredRun) -> Drawing:
         "a row a unit, a column an input" + ("; pixels are means of blocks" if shrunk else ""),
         f"{left_out} more layers not drawn" if left_out else "",
     ]
-    figure.suptitle(headline(notes), fontsize=9)
+    figure.suptitle(headline(notes, figure.get_figwidth()), fontsize=9)
     means = ", ".join(f"{name} {_flat(bits.bits(name, tasks[-1])).mean():.1f}" for name in names)
     return Drawing(figure, f"Heat maps of frozen bits. Mean at the end: {means}.")
 

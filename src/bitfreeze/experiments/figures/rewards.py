@@ -19,29 +19,33 @@ def rewards(runs: list[StoredRun]) -> Drawing:
     labels, common = shorten(list(groups))
     first = next(iter(groups.values()))[0]
     games, each = first.tasks, _steps_a_task(first)
+    unit, units = _unit(len(games) * each)
     random = _random(runs)
     rows, columns = grid_shape(len(games), 3)
     figure = Figure(figsize=(max(4.5, 3.0 * columns), 2.1 * rows + 0.5))
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for u, (axes, game) in enumerate(zip(panels.flat, games, strict=False)):
-        axes.axvspan(u * each / 1e6, (u + 1) * each / 1e6, color=PALE, linewidth=0)
+        axes.axvspan(u * each / unit, (u + 1) * each / unit, color=PALE, linewidth=0)
         if u in random:
             axes.axhline(random[u], color=GREY, linestyle=":", linewidth=1)
         for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
             curve = mean_curve([scores(run) for run in group])
-            points = [(steps / 1e6, values[u]) for steps, values in curve.items() if u < len(values)]
+            points = [(steps / unit, values[u]) for steps, values in curve.items() if u < len(values)]
             axes.plot([x for x, _ in points], [y for _, y in points], **line_style(k), label=label if u == 0 else None)
         axes.set_title(f"{u + 1}: {game}")
-        axes.set_xlim(0, len(games) * each / 1e6)
+        axes.set_xlim(0, len(games) * each / unit)
     for axes in list(panels.flat)[len(games) :]:
         axes.set_visible(False)
     for axes in panels[:, 0]:
         axes.set_ylabel("score")
     for axes in list(panels.flat)[max(0, len(games) - columns) : len(games)]:
         axes.tick_params(labelbottom=True)
-        axes.set_xlabel("steps (millions)")
+        axes.set_xlabel(units)
     figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
-    figure.suptitle(headline([runs[0].stream, common, "grey: while it is trained; dots: random play"]), fontsize=9)
+    figure.suptitle(
+        headline([runs[0].stream, common, "grey: while it is trained; dots: random play"], figure.get_figwidth()),
+        fontsize=9,
+    )
     return Drawing(figure, f"Score of each of {len(games)} games over the whole sequence, for {', '.join(labels)}.")
 
 
@@ -52,20 +56,22 @@ def reward(runs: list[StoredRun]) -> Drawing:
     groups = _groups(runs, "reward")
     labels, common = shorten(list(groups))
     random, best = _random(runs), _best(runs)
+    unit, units = _unit(max(steps for run in runs for steps in scores(run)))
     figure = Figure(figsize=(5.6, 3.2))
     axes = figure.subplots()
     ends = []
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
         curve = mean_curve([scores(run) for run in group])
         heights = [accumulated(values, random, best) for values in curve.values()]
-        axes.plot([steps / 1e6 for steps in curve], heights, **line_style(k), label=label)
+        axes.plot([steps / unit for steps in curve], heights, **line_style(k), label=label)
         ends.append(f"{label} {heights[-1]:.2f}")
-    axes.set_xlabel("steps (millions)")
+    axes.set_xlabel(units)
     axes.set_ylabel("accumulated normalised reward")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     axes.grid(axis="y")
-    axes.set_title(headline([runs[0].stream, common, "a game counts 0 at random play, 1 at the best of these runs"]))
-    figure.legend(loc="outside right upper")
+    note = "a game counts 0 at random play, 1 at the best of these runs"
+    figure.suptitle(headline([runs[0].stream, common, note], figure.get_figwidth()), fontsize=9)
+    figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
     return Drawing(figure, f"Accumulated normalised reward. In the end: {'; '.join(ends)}.")
 
 
@@ -97,6 +103,10 @@ def _groups(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     if not found:
         raise ValueError(f"{what} needs runs of games that have been evaluated: none of these has")
     return found
+
+
+def _unit(steps: int) -> tuple[float, str]:
+    return (1e6, "steps (millions)") if steps >= 1e6 else (1e3, "steps (thousands)")
 
 
 def _steps_a_task(run: StoredRun) -> int:

@@ -1,5 +1,6 @@
 """What all figures have in common: colours that the colour-blind can tell apart, and never colour alone."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -53,8 +54,10 @@ def shorten(labels: Sequence[str]) -> tuple[list[str], str]:
     return [" ".join(word for word in label if word not in common) for label in words], " ".join(common)
 
 
-def headline(parts: Iterable[str]) -> str:
-    return ", ".join(part for part in parts if part)
+def headline(parts: Iterable[str], inches: float) -> str:
+    """Words above a figure, in as many lines as its width asks for, and no more than three."""
+    lines = textwrap.wrap(", ".join(part for part in parts if part), int(13 * inches), break_on_hyphens=False)
+    return "\n".join(lines if len(lines) <= 3 else [*lines[:2], f"{lines[2]} ..."])
 
 
 def grid_shape(count: int, across: int) -> tuple[int, int]:

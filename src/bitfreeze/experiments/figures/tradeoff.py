@@ -38,7 +38,7 @@ def tradeoff(runs: list[StoredRun]) -> Drawing:
     axes.grid()
     place = {"loc": "outside right upper"} if beside else {"loc": "outside lower left", "ncols": 2, "fontsize": 7}
     figure.legend(**place, title="method (kept beyond the network)", alignment="left")
-    axes.set_title(headline([runs[0].stream, common]))
+    axes.set_title(headline([runs[0].stream, common], 4.0 if beside else 6.0))
     return Drawing(figure, "ACC against BWT. " + "; ".join(words) + ".")
 
 

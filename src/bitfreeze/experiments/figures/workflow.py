@@ -49,7 +49,7 @@ def workflow(run: StoredRun, parameter: str = "") -> Drawing:
     panels[0, 2].set_title(f"{kind}\nfilled: frozen, orange: by this task")
     place = ", ".join(map(str, index))
     known = "" if bits.has_values else "only centres were kept of this run"
-    figure.suptitle(headline([run.title, f"{name}[{place}]", known]), fontsize=9)
+    figure.suptitle(headline([run.title, f"{name}[{place}]", known], figure.get_figwidth()), fontsize=9)
     return Drawing(figure, f"One parameter, {name}[{place}]: frozen bits {' '.join(str(s.bits) for s in steps[1:])}.")
 
 
