@@ -43,6 +43,7 @@ def make_games(root, method, shift=0.0):
         root, method, changes=[f"training.lr={0.1 + shift}"], accuracies=[], tasks=("pong", "boxing"), finished=False
     )
     run.config["training"]["steps"] = 1000
+    run.folder.events_written = 1  # go on after what is there
     for task, evaluated in enumerate(([20.0], [15.0 + shift, 8.0])):
         run.folder.event("random", task=task, score=10.0 * (1 - task))
         run.folder.event("evaluation", task=task, steps=500, scores=evaluated)
