@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bitfreeze import BLIP
 from bitfreeze.likelihoods import Categorical
 
-PAD, LENGTH, WIDTH, STEPS, BATCH = 0, 22, 32, 150, 32
+PAD, LENGTH, WIDTH, STEPS, BATCH = 0, 22, 32, 120, 32
 CHARACTERS = "\0 0123456789+=>.abcdefghijklmnopqrstuvwxyz"
 
 
@@ -93,7 +93,7 @@ def run(protect: bool, seed: int = 0) -> list[list[float]]:
         tests.append(lines[1000:])
         train(model, lines[:1000])
         if protect:
-            blip.consolidate(lines[:256].split(64), forward=lambda tokens: likelihood(model, tokens))
+            blip.consolidate(lines[:128].split(64), forward=lambda tokens: likelihood(model, tokens))
         matrix.append([accuracy(model, test) for test in tests])
     if attachment:
         attachment.remove()

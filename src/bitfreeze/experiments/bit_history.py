@@ -87,7 +87,7 @@ class BitHistory:
         """
         quiet: Array = np.ones(self.shape(name), bool)
         for t in range(task + 1):
-            quiet = quiet & (np.abs(self.gain(name, t) - self._gain_of_nothing(t)) < 2.0**-11)
+            np.logical_and(quiet, np.abs(self.gain(name, t) - self._gain_of_nothing(t)) < 2.0**-11, out=quiet)
         return quiet
 
     def _gain_of_nothing(self, task: int) -> float:

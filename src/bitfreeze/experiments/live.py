@@ -45,9 +45,8 @@ def live(run: StoredRun) -> dict[str, Any]:
 def _rounds_a_task(run: StoredRun, rounds: list[Event], learned: int) -> float:
     """The mean of the tasks that are learned; before the first is, the most that there can be."""
     last = {event["task"]: _number(event) for event in rounds if event["task"] < learned}
-    started = run.folder.last("started")
-    cap = started.get("epochs_cap", started.get("updates_cap", 1))
-    return mean(last.values()) if last else float(cap)
+    started: Event = next((event for event in run.events if event["event"] == "started"), {})
+    return mean(last.values()) if last else float(started.get("epochs_cap") or started.get("updates_cap") or 1)
 
 
 def _number(event: Event) -> int:
