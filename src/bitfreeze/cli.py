@@ -272,7 +272,7 @@ class List:
             ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in methods.items()}),
             ("networks", {n.name: n.description for n in networks.values()}),
         ):
-            print(f"{title}\n" + "\n".join(f"  {name:10} {text}" for name, text in entries.items()))
+            print(f"{title}\n" + "\n".join(f"  {name:15} {text}" for name, text in entries.items()))
 
 
 @dataclass

@@ -84,11 +84,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     require_known("stream", stream, streams)
     require_known("method", method, methods)
     table = preset(stream)
-    own = dict(table.get("methods", {}).get(method, {}))
-    variants = own.pop("variants", {})
-    if variant:
-        require_known(f"variant of {method} on {stream}", variant, variants)
-        own |= variants[variant]
+    own = _own(table, stream, method, variant)
     applied = tuple(sorted(changes))
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
@@ -96,7 +92,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
         raise ValueError(f"{twice[0]} is given twice: say once what it is to be")
     parts: dict[str, dict[str, Any]] = {
         "stream": {**_defaults(streams[stream].make), "tuning": False, **table.get("stream", {})},
-        "network": _network(table["network"], applied),
+        "network": _network(table["network"], own.pop("network", {}), applied),
         "training": {**asdict(Settings()), **table["training"], **own.pop("training", {})},
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
@@ -110,12 +106,25 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     )  # fmt: skip
 
 
-def _network(given: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """A preset's network; one of another kind starts from the defaults of that kind."""
-    kinds = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
-    kind = kinds[-1] if kinds else given["kind"]
-    require_known("network", kind, networks)
-    return {"kind": kind, **_defaults(networks[kind].build), **(given if kind == given["kind"] else {})}
+def _own(table: Mapping[str, Any], stream: str, method: str, variant: str) -> dict[str, Any]:
+    """What a preset says of a method: its options, and its own training and network. "none" stands for none."""
+    own = dict(table.get("methods", {}).get(method, {}))
+    variants = own.pop("variants", {})
+    if variant:
+        require_known(f"variant of {method} on {stream}", variant, variants)
+        own |= variants[variant]
+    return {name: None if value == "none" else value for name, value in own.items()}
+
+
+def _network(given: Mapping[str, Any], own: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """A preset's network, or a method's own; one of another kind starts from the defaults of that kind."""
+    asked = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
+    kinds = [*(part["kind"] for part in (given, own) if "kind" in part), *asked]
+    require_known("network", kinds[-1], networks)
+    network = {"kind": kinds[-1], **_defaults(networks[kinds[-1]].build)}
+    for part, kind in ((given, given["kind"]), (own, own.get("kind", given["kind"]))):
+        network |= part if kind == kinds[-1] else {}
+    return network
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:

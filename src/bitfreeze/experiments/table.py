@@ -43,16 +43,28 @@ class Line:
 
 
 def summarise(rows: list[Row], stream: str, against: str = "") -> list[Line]:
-    """``against``: a method (or ``method variant``) that each is compared with, seed by seed."""
+    """``against``: a method that each is compared with, seed by seed, where it was run with the same settings of
+    stream, network and training; or a method with its variant, as the table has it."""
     groups: dict[tuple[str, str], Runs] = {}
     for row in rows:
         groups.setdefault((row["method"], row["variant"]), {})[row["seed"]] = row
-    base = next((runs for key, runs in groups.items() if " ".join(key).strip() == against), None)
-    if against and base is None:
+    bases = {key: _base(groups, key, against) for key in groups} if against else {}
+    if against and not any(bases.values()):
         known = ", ".join(sorted(" ".join(key).strip() for key in groups))
         raise ValueError(f"there is no finished run of {against!r} to compare with: there are {known}")
     paper = preset(stream).get("paper", {})
-    return [_line(*key, runs, base, paper.get(key[0], {})) for key, runs in groups.items()]
+    return [_line(*key, runs, bases.get(key), paper.get(key[0], {})) for key, runs in groups.items()]
+
+
+def _base(groups: dict[tuple[str, str], Runs], key: tuple[str, str], against: str) -> Runs | None:
+    """The runs that those of ``key`` are compared with."""
+    method, _, variant = against.partition(" ")
+    return groups.get((method, variant or " ".join(_settings(key[1]))))
+
+
+def _settings(variant: str) -> list[str]:
+    """What of a variant is not the method's own."""
+    return [word for word in variant.split() if "=" in word and not word.startswith("method.")]
 
 
 def _line(method: str, variant: str, runs: Runs, base: Runs | None, paper: dict[str, float]) -> Line:

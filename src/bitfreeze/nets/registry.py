@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .alexnet import alexnet
 from .mlp import mlp
 from .multihead import MultiHead
 
@@ -34,3 +35,4 @@ def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Se
 
 
 register_network("mlp", "linear layers with ReLU (hidden: their widths)", mlp)
+register_network("alexnet", "the AlexNet of HAT (channels, units, dropout, init)", alexnet)

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .cifar import alt_cifar
+from .five_datasets import five_datasets
+from .mini_imagenet import mini_imagenet20
 from .pairs import digits5, mnist5
 from .permuted import pmnist
 from .stream import Stream, for_tuning
@@ -41,3 +44,16 @@ def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: An
 register_stream("digits5", "UCI 8x8 digits in five two-class tasks, carried by the package", (), digits5)
 register_stream("mnist5", "MNIST in five two-class tasks", ("mnist",), mnist5)
 register_stream("pmnist", "MNIST ten times, each with its pixels in another order", ("mnist",), pmnist)
+register_stream(
+    "alt_cifar",
+    "CIFAR-10 in five two-class and CIFAR-100 in five twenty-class tasks",
+    ("cifar10", "cifar100"),
+    alt_cifar,
+)
+register_stream(
+    "five_datasets",
+    "CIFAR-10, notMNIST, MNIST, SVHN and Fashion-MNIST, a task each",
+    ("cifar10", "notmnist", "mnist", "svhn", "fashion_mnist"),
+    five_datasets,
+)
+register_stream("mini_imagenet20", "mini-ImageNet in twenty five-class tasks", ("mini_imagenet",), mini_imagenet20)
