@@ -17,16 +17,19 @@ except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
 from . import data
-from .experiments import table
+from .experiments import figures, table
 from .experiments.config import Config, make_config, parse_count, preset, require_known
 from .experiments.play import play_game
 from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
+from .experiments.report import build_page
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
-from .experiments.store import RunFolder, RunRefused, runs_root
+from .experiments.store import RunFolder, RunRefused, runs_root, write_aside
+from .experiments.stored import find_runs
 from .experiments.sweep import grid_changes, parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
+from .experiments.watch import watcher
 from .methods import Record, methods
 from .nets import networks
 from .streams import streams
@@ -60,7 +63,7 @@ class Run:
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True
-    """Keep frozen bits, centres and information gain of each task (7 bytes a parameter and task)."""
+    """Keep frozen bits, centres and information gain of each task (8 bytes a parameter and task)."""
     tensorboard: bool = False
     """Write to TensorBoard too, below the run's folder."""
 
@@ -177,10 +180,10 @@ class Show:
     def do(self) -> None:
         folder = _find_run(self.run)
         print((folder.path / "config.toml").read_text())
-        for figures in ("accuracy", "score"):
-            rows = folder.read_matrix(figures)
+        for kind in ("accuracy", "score"):
+            rows = folder.read_matrix(kind)
             if rows:
-                print(f"{figures} on each task, after each task")
+                print(f"{kind} on each task, after each task")
             for row in rows:
                 print("  ".join(f"{value:6.2f}" for value in row))
         for event in folder.events():
@@ -209,6 +212,78 @@ class Play:
         out = self.out or folder.path / "play" / f"task{self.task}-after{self.after}-seed{self.seed}.gif"
         score = play_game(folder, self.task, self.after, out, self.seed)
         print(f"score {score:g}: {out}")
+
+
+@dataclass
+class Figure:
+    """Draw a figure of stored runs, as PNG and SVG; without a name, list the figures."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Figure: workflow, heatmaps, sequence ..."""
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs, such as mnist5 or mnist5/blip/seed0."""
+    out: Path = Path("figures")
+    """Folder to write to."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+    parameter: str = ""
+    """For workflow: which parameter, such as backbone.1.weight[3,100]; the most telling one if not given."""
+
+    def do(self) -> None:
+        if not self.name:
+            print("\n".join(f"{figure.name:11} {figure.description}" for figure in figures.figures.values()))
+            return
+        require_known("figure", self.name, figures.figures)
+        if self.parameter and self.name != "workflow":
+            raise ValueError("--parameter is for the figure workflow")
+        runs = find_runs(runs_root(), self.runs, self.only, self.without)
+        drawing = figures.draw(self.name, runs, **({"parameter": self.parameter} if self.parameter else {}))
+        print(drawing.words)
+        print("\n".join(str(file) for file in figures.save(drawing, self.out, self.name)))
+
+
+@dataclass
+class Report:
+    """Write one HTML page with tables, figures, settings and an explorer of frozen bits; it needs no network."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    out: Path = Path("report.html")
+    """File to write."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+
+    def do(self) -> None:
+        page = build_page(find_runs(runs_root(), self.runs, self.only, self.without))
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(self.out, page)
+        print(f"{self.out} ({len(page.encode()) / 1e6:.1f} MB): open it in a browser")
+
+
+@dataclass
+class Watch:
+    """Serve the report to a browser on this machine, and show how runs go on."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    port: int = 8642
+    """Port; 0 takes one that is free."""
+    host: str = "127.0.0.1"
+    """Address to serve on. Any other than this machine's own lets others on the network see the runs."""
+
+    def do(self) -> None:
+        with watcher(runs_root(), self.runs, self.host, self.port) as server:
+            if not server.loopback:
+                print(f"warning: everyone who can reach {self.host} can see these runs", file=sys.stderr)
+            print(f"watching {runs_root()} at {server.address} (Ctrl-C ends it)", flush=True)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print("\nended")
 
 
 @dataclass
@@ -307,6 +382,9 @@ Command = (
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
     | Annotated[Play, tyro.conf.subcommand("play")]
+    | Annotated[Figure, tyro.conf.subcommand("figure")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ Row = dict[str, Any]
 
 def finished_rows(root: Path, stream: str) -> list[Row]:
     """One row a finished run, in the order of method, variant and seed."""
+    return rows_of(RunFolder(file.parent) for file in sorted((root / stream).glob("*/seed*/config.toml")))
+
+
+def rows_of(folders: Iterable[RunFolder]) -> list[Row]:
+    """Rows of those of these runs, all of one stream, that are finished."""
     found = []
-    for file in sorted((root / stream).glob("*/seed*/config.toml")):
-        folder = RunFolder(file.parent)
+    for folder in folders:
         result = folder.result()
         if result is not None:
             found.append((folder.read_config(), result, folder))
-    rows = _ROWS[streams[stream].trainer](found)
+    rows = _ROWS[streams[found[0][0]["stream"]].trainer](found) if found else []
     return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
 
 

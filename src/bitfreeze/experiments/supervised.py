@@ -32,7 +32,7 @@ class SupervisedRun(Run):
     def _note(self, task: Task, epoch: Epoch) -> None:
         self.folder.event(
             "epoch", task=task.index, epoch=epoch.number, lr=epoch.lr, train_loss=epoch.train_loss,
-            valid_loss=epoch.valid_loss,
+            valid_loss=epoch.valid_loss, seconds=self._elapsed(),
         )  # fmt: skip
 
     def _test(self, task: Task) -> tuple[list[float], dict[str, Any]]:
