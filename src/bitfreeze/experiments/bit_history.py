@@ -95,8 +95,7 @@ class BitHistory:
 
     def dead_units(self, name: str, task: int) -> Array:
         """Units (rows of a weight) that are silent as a whole."""
-        dead: Array = self.silent(name, task).reshape(self.shape(name)[0], -1).all(1)
-        return dead
+        return np.asarray(self.silent(name, task).reshape(self.shape(name)[0], -1).all(1))
 
     def capacity(self, names: list[str], task: int) -> float:
         """Share of the bits of these tensors that are frozen."""
