@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bitfreeze import BLIP
 from bitfreeze.data import load_digits
 
-TURNS, EPOCHS, BATCH, RATE = (0, 1, 2), 6, 32, 0.03
+TURNS, EPOCHS, BATCH, RATE = (0, 1, 2), 8, 32, 0.01
 
 
 class Network(nn.Module):
