@@ -9,7 +9,7 @@ from made_runs import make_run
 from safetensors.numpy import load_file, save_file
 
 from bitfreeze.experiments.figures import draw, figures, save
-from bitfreeze.experiments.figures.extra_bits import _counts
+from bitfreeze.experiments.figures.extra_bits import counted
 from bitfreeze.experiments.figures.heatmaps import block_means
 from bitfreeze.experiments.figures.style import headline, shorten
 from bitfreeze.experiments.figures.workflow import history
@@ -126,8 +126,7 @@ def test_a_parameter_that_is_not_there_is_refused(tmp_path, parameter, message):
 
 def test_extra_bits_are_counted_as_one_by_one(tmp_path):
     bits = make_run(tmp_path, "blip").bits
-    for task in (0, 1):
-        more, again, never, silent, dead, units = _counts(bits, task)
+    for task, found in enumerate(counted(bits)):
         counts, kinds = np.zeros(21), {"again": 0, "never": 0, "silent": 0}
         for name in bits.names:
             now = bits.bits(name, task)
@@ -139,10 +138,10 @@ def test_extra_bits_are_counted_as_one_by_one(tmp_path):
                 elif now[index] == was[index]:
                     kinds["again"] += 1
         total = counts.sum()
-        assert np.allclose(more, 100 * counts / total)
-        assert np.allclose([again, never, silent], [100 * k / total for k in kinds.values()])
-        assert np.isclose(again + never + silent, more[0])
-        assert (dead, units) == (1, 10)
+        assert np.allclose(found.more, 100 * counts / total)
+        assert np.allclose([found.again, found.never, found.silent], [100 * k / total for k in kinds.values()])
+        assert np.isclose(found.again + found.never + found.silent, found.more[0])
+        assert (found.dead, found.units) == (1, 10)
 
 
 def test_block_means_keep_the_mean_and_every_block():
