@@ -74,6 +74,19 @@ def test_lines_of_sequence_are_means_over_seeds(tmp_path):
     assert [list(line.get_ydata()) for line in running.lines] == [[91.0, 86.0]]
 
 
+def test_matrices_show_each_accuracy_and_leave_out_what_was_not_learned(tmp_path):
+    for seed, accuracies in enumerate(
+        (((100.0,), (100.0, 100.0)), ((0.0,), (31.25, 5.0)))
+    ):  # all alike, and wide apart
+        run = make_run(tmp_path, "ft", seed=seed, accuracies=accuracies)
+        panel = draw("matrix", [run]).figure.axes[0]
+        shown = {text.get_position(): text.get_text() for text in panel.texts}
+        expected = {
+            (u, t): f"{a:.1f}".replace("100.0", "100") for t, row in enumerate(accuracies) for u, a in enumerate(row)
+        }
+        assert shown == expected
+
+
 def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     runs = [
         make_run(tmp_path, "blip", changes=[f"method.budget={value}"], accuracies=((90.0,), (80.0, acc)))
