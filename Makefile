@@ -31,7 +31,7 @@ docs: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab,atari]"
 	touch $@
 
 clean:

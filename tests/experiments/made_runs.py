@@ -34,7 +34,7 @@ def make_run(
                 "epoch", task=t, epoch=epoch, lr=0.1, train_loss=1 / epoch, valid_loss=2 / epoch, seconds=seconds
             )
         matrix.append(list(row))
-        folder.write_matrix(matrix)
+        folder.write_matrix(matrix, "accuracy")
         capacity = {"capacity": 0.1 * (t + 1)} if method == "blip" else {}
         folder.event("task", task=t, accuracy=list(row), extra_bytes=1000, buffer_bytes=0, **capacity)
     if method == "blip":
@@ -74,4 +74,4 @@ def write_bits(folder: RunFolder, tasks: int, seed: int) -> None:
                 f"{name}/bound": torch.tensor(1.0), f"{name}/offset": offset.to(torch.int8),
             }  # fmt: skip
             state[name] = (new, moved)
-        folder.write_pictures(t, shown)
+        folder.write_tensors("bits", t, shown)

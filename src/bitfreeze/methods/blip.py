@@ -36,6 +36,7 @@ class Blip(Method):
         "Bit-Level Information Preserving: freezes the bits that a task made certain",
         paper="Shi et al., CVPR 2021",
         memory="O(1)",
+        trainers=("supervised", "reinforcement"),
     )
 
     rules: str = "strict"

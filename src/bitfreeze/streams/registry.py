@@ -17,8 +17,9 @@ class StreamRecord:
     name: str
     description: str
     needs: tuple[str, ...]  # datasets, as `bitfreeze data` names them
-    make: Callable[..., Stream]  # (seed, **options): the scenario's seed, not the training's
+    make: Callable[..., Any]  # (seed, **options): the scenario's seed, not the training's; a Stream, or an rl.Games
     preset: Mapping[str, Any] | None = None  # how it is trained; None: the package has a file of its name
+    trainer: str = "supervised"  # what trains it: "supervised" or "reinforcement"
 
 
 streams: dict[str, StreamRecord] = {}
@@ -28,16 +29,17 @@ def register_stream(
     name: str,
     description: str,
     needs: tuple[str, ...],
-    make: Callable[..., Stream],
+    make: Callable[..., Any],
     preset: Mapping[str, Any] | None = None,
+    trainer: str = "supervised",
 ) -> None:
     """``preset``, for a stream of your own, has the tables of a file in experiments/presets: network, training, ..."""
-    streams[name] = StreamRecord(name, description, needs, make, preset)
+    streams[name] = StreamRecord(name, description, needs, make, preset, trainer)
 
 
 def make_stream(name: str, *, seed: int = 0, tuning: bool = False, **options: Any) -> Stream:
     """``tuning``: a part of the training set takes the place of the test set, so that settings can be chosen."""
-    stream = streams[name].make(seed=seed, **options)
+    stream: Stream = streams[name].make(seed=seed, **options)
     return for_tuning(stream, seed) if tuning else stream
 
 

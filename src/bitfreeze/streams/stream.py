@@ -48,7 +48,7 @@ class Split:
             yield self.take(slice(start, start + size))
 
     def subset(self, rows: Tensor) -> "Split":
-        return Split(self.x[rows], self.y[rows], self.mean, self.std)
+        return replace(self, x=self.x[rows], y=self.y[rows])
 
 
 @dataclass(frozen=True)
