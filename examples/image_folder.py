@@ -27,11 +27,16 @@ PRESET = {
 }
 
 
+def read_image(file: Path) -> np.ndarray:
+    with Image.open(file) as image:
+        return np.asarray(image.convert("L"))
+
+
 def read_split(folder: Path) -> Split:
     """The images below one folder for each class, as bytes [n, 1, height, width], and the class of each."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir())
     files = [(file, label) for label, path in enumerate(classes) for file in sorted(path.glob("*.png"))]
-    pixels = np.stack([np.asarray(Image.open(file).convert("L")) for file, _ in files])
+    pixels = np.stack([read_image(file) for file, _ in files])
     labels = torch.tensor([label for _, label in files])
     return Split(torch.from_numpy(pixels)[:, None], labels, mean=(0.3,), std=(0.35,))
 
@@ -40,7 +45,7 @@ def image_folder(*, seed: int = 0, folder: str = "") -> Stream:
     """A task for each folder in ``folder``, in the order of their names."""
     places = sorted(path for path in Path(folder).iterdir() if path.is_dir())
     tasks = tuple(Task(k, place.name, len(list((place / "train").iterdir()))) for k, place in enumerate(places))
-    width, height = Image.open(next(Path(folder).rglob("*.png"))).size
+    height, width = read_image(next(Path(folder).rglob("*.png"))).shape
 
     def load(task: Task) -> TaskData:
         train, test = (read_split(places[task.index] / part) for part in ("train", "test"))

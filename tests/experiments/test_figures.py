@@ -9,7 +9,7 @@ from made_runs import make_run
 from safetensors.numpy import load_file, save_file
 
 from bitfreeze.experiments.figures import draw, figures, save
-from bitfreeze.experiments.figures.extra_bits import _counts
+from bitfreeze.experiments.figures.extra_bits import counted
 from bitfreeze.experiments.figures.heatmaps import block_means
 from bitfreeze.experiments.figures.style import headline, shorten
 from bitfreeze.experiments.figures.workflow import history
@@ -74,6 +74,19 @@ def test_lines_of_sequence_are_means_over_seeds(tmp_path):
     assert [list(line.get_ydata()) for line in running.lines] == [[91.0, 86.0]]
 
 
+def test_matrices_show_each_accuracy_and_leave_out_what_was_not_learned(tmp_path):
+    for seed, accuracies in enumerate(
+        (((100.0,), (100.0, 100.0)), ((0.0,), (31.25, 5.0)))
+    ):  # all alike, and wide apart
+        run = make_run(tmp_path, "ft", seed=seed, accuracies=accuracies)
+        panel = draw("matrix", [run]).figure.axes[0]
+        shown = {text.get_position(): text.get_text() for text in panel.texts}
+        expected = {
+            (u, t): f"{a:.1f}".replace("100.0", "100") for t, row in enumerate(accuracies) for u, a in enumerate(row)
+        }
+        assert shown == expected
+
+
 def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     runs = [
         make_run(tmp_path, "blip", changes=[f"method.budget={value}"], accuracies=((90.0,), (80.0, acc)))
@@ -126,8 +139,7 @@ def test_a_parameter_that_is_not_there_is_refused(tmp_path, parameter, message):
 
 def test_extra_bits_are_counted_as_one_by_one(tmp_path):
     bits = make_run(tmp_path, "blip").bits
-    for task in (0, 1):
-        more, again, never, silent, dead, units = _counts(bits, task)
+    for task, found in enumerate(counted(bits)):
         counts, kinds = np.zeros(21), {"again": 0, "never": 0, "silent": 0}
         for name in bits.names:
             now = bits.bits(name, task)
@@ -139,10 +151,10 @@ def test_extra_bits_are_counted_as_one_by_one(tmp_path):
                 elif now[index] == was[index]:
                     kinds["again"] += 1
         total = counts.sum()
-        assert np.allclose(more, 100 * counts / total)
-        assert np.allclose([again, never, silent], [100 * k / total for k in kinds.values()])
-        assert np.isclose(again + never + silent, more[0])
-        assert (dead, units) == (1, 10)
+        assert np.allclose(found.more, 100 * counts / total)
+        assert np.allclose([found.again, found.never, found.silent], [100 * k / total for k in kinds.values()])
+        assert np.isclose(found.again + found.never + found.silent, found.more[0])
+        assert (found.dead, found.units) == (1, 10)
 
 
 def test_block_means_keep_the_mean_and_every_block():

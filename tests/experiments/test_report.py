@@ -64,7 +64,8 @@ class Large(BitHistory):
     def __init__(self):
         super().__init__([None] * 10, {})
         self._shapes, random = ALEXNET, np.random.default_rng(0)
-        self.base = {name: random.integers(0, 11, shape).astype(np.uint8) for name, shape in ALEXNET.items()}
+        self.base = {name: random.integers(0, 11, shape, np.uint8) for name, shape in ALEXNET.items()}
+        self.noise = {name: random.integers(-(2**20), 2**20, shape, np.int32) for name, shape in ALEXNET.items()}
         self.names, self.has_values = list(ALEXNET), True
 
     def bits(self, name, task):
@@ -73,12 +74,11 @@ class Large(BitHistory):
     def gain(self, name, task):
         return self.base[name].astype(np.float32) - 5
 
-    def units(self, name, task):  # as incompressible as real ones
-        random = np.random.default_rng(task + 1)
-        return (random.integers(-(2**20), 2**20, ALEXNET[name]) >> self.bits(name, task)).astype(np.int32)
+    def units(self, name, task):
+        return (self.noise[name] ^ (7919 * task)) >> self.bits(name, task)
 
     def offset(self, name, task):
-        return np.random.default_rng(task + 50).integers(-127, 128, ALEXNET[name]).astype(np.int8)
+        return ((self.noise[name] >> task) % 255 - 127).astype(np.int8)
 
     def bound(self, name):
         return 0.25

@@ -58,11 +58,10 @@ def test_bits_are_what_the_files_hold(tmp_path):
 
 def test_dead_units_are_those_of_which_no_task_told_anything(tmp_path):
     bits = make_run(tmp_path, "blip").bits
-    for task in (0, 1):
-        assert bits.dead_units("backbone.1.weight", task).tolist() == [False, False, True, False, False, False]
-        assert not bits.dead_units("backbone.10.weight", task).any()
+    assert [dead.tolist() for dead in bits.dead_units("backbone.1.weight")] == 2 * [[False, False, True, *3 * [False]]]
+    assert not any(dead.any() for dead in bits.dead_units("backbone.10.weight"))
     with_eq8 = make_run(tmp_path, "blip", changes=["method.gain=eq8"]).bits
-    assert not with_eq8.dead_units("backbone.1.weight", 0).any()  # there nothing is a gain of 0
+    assert not next(with_eq8.dead_units("backbone.1.weight")).any()  # there nothing is a gain of 0
 
 
 def test_a_damaged_file_is_one_sentence(tmp_path):

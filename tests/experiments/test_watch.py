@@ -88,6 +88,15 @@ def test_it_answers_under_its_own_names_and_only_what_it_serves(serving, tmp_pat
         assert not opened.loopback
 
 
+def test_a_run_that_cannot_be_read_is_a_sentence_and_not_the_end(serving, tmp_path):
+    run = make_run(tmp_path / "runs", "blip")
+    (run.folder.path / "bits" / "task2.safetensors").write_bytes(b"not one")
+    status, page = ask(serving, "/")
+    assert status == 500
+    assert b"task2.safetensors cannot be read" in page
+    assert ask(serving)[0] == 200
+
+
 def test_a_folder_without_runs_is_watched_until_they_come(serving, tmp_path):
     assert json.loads(ask(serving)[1])["runs"] == []
     make_run(tmp_path / "runs", "ft", finished=False)

@@ -80,22 +80,20 @@ class BitHistory:
         """Whether frozen bits are leading binary digits of the centre; elsewhere they are bits of precision."""
         return self.rules.centre != "nested"
 
-    def silent(self, name: str, task: int) -> Array:
-        """Parameters of which no task so far has told anything: their gain is that of a Fisher of 0.
+    def dead_units(self, name: str) -> Iterator[Array]:
+        """After each task, the units (rows of a weight) of which no task so far has told anything.
 
-        To what half precision can tell, which is a few ten-thousandths of the Fisher that was there before.
+        The gain of all their weights has been that of a Fisher of 0, to what half precision can tell: a few
+        ten-thousandths of the Fisher that was there before.
         """
-        quiet: Array = np.ones(self.shape(name), bool)
-        for t in range(task + 1):
-            np.logical_and(quiet, np.abs(self.gain(name, t) - self._gain_of_nothing(t)) < 2.0**-11, out=quiet)
-        return quiet
+        dead: Array = np.ones(self.shape(name)[0], bool)
+        for task in range(self.tasks):
+            silent = np.abs(self.gain(name, task) - self._gain_of_nothing(task)) < 2.0**-11
+            dead = np.logical_and(dead, silent.reshape(len(dead), -1).all(1))
+            yield dead
 
     def _gain_of_nothing(self, task: int) -> float:
         return 0.5 * float(np.log2((task + 1) / (task + 2))) if self.gain_rule == "appendix" else 0.0
-
-    def dead_units(self, name: str, task: int) -> Array:
-        """Units (rows of a weight) that are silent as a whole."""
-        return np.asarray(self.silent(name, task).reshape(self.shape(name)[0], -1).all(1))
 
     def capacity(self, names: list[str], task: int) -> float:
         """Share of the bits of these tensors that are frozen."""

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -67,15 +67,21 @@ class _Handler(BaseHTTPRequestHandler):
         elif found is None:
             self.send_error(404, "There is only the page itself")
         else:
-            kind, answer = found
-            body = answer()
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            self.end_headers()
-            self.wfile.write(body)
+            self._answer(*found)
+
+    def _answer(self, kind: str, make: Callable[[], bytes]) -> None:
+        try:
+            body = make()
+        except (ValueError, OSError) as error:  # a run that cannot be read, or that is being deleted
+            self.send_error(500, explain=str(error))
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
 
     def _is_for_us(self) -> bool:
         """On this machine only by its own names, so that no other site's page can ask under a name of its own."""

@@ -26,7 +26,7 @@ def matrix(runs: list[StoredRun]) -> Drawing:
     figure = Figure(figsize=(max(3.4, columns * side + 0.7), rows * (side + 0.35) + 0.4))
     panels = figure.subplots(rows, columns, squeeze=False)
     every = [value for m in matrices.values() for row in m for value in row]
-    span = (float(np.floor(min(every))), min(100.0, float(np.floor(max(every))) + 1))
+    span = (min(99.0, float(np.floor(min(every)))), min(100.0, float(np.floor(max(every))) + 1))
     for axes, label, found in zip(panels.flat, labels, matrices.values(), strict=False):
         shade = _matrix_panel(axes, found, size, span)
         axes.set_title(_wrap(label, 7 + 4 * size), color=INK)

@@ -14,18 +14,25 @@ import numpy as np
 from ..bit_history import Array, BitHistory
 from ..stored import StoredRun
 
-SIDES = (128, 96, 64, 48, 32, 24, 16)  # rows and columns of a tensor that are shown at most
+MOST, LEAST = 128, 16  # rows and columns of a tensor that are shown at most, and that are worth showing
 VECTOR_WIDTH = 64
 
 
 def explorer_data(runs: list[StoredRun], space: int) -> list[dict[str, Any]]:
     """For each run what the page needs, all together no more than about ``space`` bytes; nothing if that cannot be."""
-    for side in SIDES:
+    side = MOST
+    while side >= LEAST:
         found = [_run(run, run.bits, side) for run in runs if run.bits is not None]
-        if sum(len(tensor["bytes"]) + 9 * (len(tensor["rows"]) + len(tensor["cols"]))
-               for run in found for tensor in run["tensors"]) <= space:  # fmt: skip
+        size = sum(_size(tensor) for run in found for tensor in run["tensors"])
+        if size <= space:
             return found
+        side = min(side - 1, int(0.97 * side * (max(0, space) / size) ** 0.5))
     return []
+
+
+def _size(tensor: dict[str, Any]) -> int:
+    """About what it takes on the page."""
+    return len(tensor["bytes"]) + 9 * (len(tensor["rows"]) + len(tensor["cols"]))
 
 
 def _run(run: StoredRun, bits: BitHistory, side: int) -> dict[str, Any]:

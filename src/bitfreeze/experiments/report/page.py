@@ -16,13 +16,13 @@ from ..config import run_command
 from ..rows import rows_of
 from ..stored import StoredRun
 from .choice import Shown, chosen_figures, with_bits
-from .explorer import SIDES, explorer_data
+from .explorer import MOST, explorer_data
 
 LIMIT, FIGURES_LIMIT = 5_000_000, 3_000_000  # bytes of the page, and of all figures on it
 EXPLORED = 6  # runs
 
 _CAN_EXPLORE = f"""<p>Each cell is one parameter. Of large layers only every so many rows and columns are shown, at most
-{SIDES[0]} of each, to keep this page small; means are of all. Point at a cell, or move with the arrow keys.</p>"""
+{MOST} of each, to keep this page small; means are of all. Point at a cell, or move with the arrow keys.</p>"""
 
 
 def build_page(runs: list[StoredRun], *, live: str = "", limit: int = LIMIT) -> str:
