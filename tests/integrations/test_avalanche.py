@@ -14,6 +14,7 @@ from avalanche.models.utils import avalanche_model_adaptation
 from avalanche.training import Naive, Replay
 from avalanche.training.plugins import SupervisedPlugin
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import TensorDataset
 
 from bitfreeze import BLIP
@@ -195,6 +196,25 @@ def test_go_on_from_a_checkpoint() -> None:
     new.train(experiences[1])
     assert_same(dict(other.state_dict()), dict(model.state_dict()))
     assert_same(fresh.state_dict(), blip.state_dict())
+
+
+def test_the_benchmark_compares_like_with_like() -> None:
+    """Each side makes as many steps, and learns."""
+    import avalanche_ewc
+
+    steps = []
+    hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    data = avalanche_ewc.Data.of("digits5")
+    data.train = [(x[:70], y[:70]) for x, y in data.train]
+    try:
+        for side, run in avalanche_ewc.sides(data, epochs=2, strength=1.0).items():
+            steps.clear()
+            matrix = run(evaluate=True)
+            assert len(steps) == 5 * 2 * 3, side
+            assert [len(row) for row in matrix] == [5] * 5
+            assert matrix[0][0] > 80
+    finally:
+        hook.remove()
 
 
 def test_another_model_is_refused() -> None:

@@ -83,10 +83,10 @@ def test_the_fisher_of_a_normal_policy_is_the_closed_form() -> None:
     """That of log sigma is 2 for each action, whatever the network."""
     model = ppo(Echo(ACTIONS["normal"]))
     blip = BLIP(model.policy, prior=1e-3)
-    model.learn(2048, callback=BLIPCallback(blip, samples=2000))
+    model.learn(1024, callback=BLIPCallback(blip, samples=1000))
     saved = blip.state_dict()["tensors"]["log_std"]
     fisher = 2 * saved["fisher"] - 1e-3 * saved["prior_scale"]  # F_{0:1} is the mean of the prior's and the task's
-    assert fisher.tolist() == pytest.approx([2, 2], rel=0.15)
+    assert fisher.tolist() == pytest.approx([2, 2], rel=0.3)
 
 
 def test_the_newest_observations_are_used() -> None:

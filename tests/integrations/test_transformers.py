@@ -66,7 +66,7 @@ def test_less_is_forgotten_with_the_callback(tmp_path: Path, monkeypatch: pytest
     plain = run_block("integrations.md", "Transformers", {"callbacks=[callback]": "callbacks=[]"})
     names = run_block("integrations.md", "Transformers")
     assert max(names["learned"]) < 1  # log 24 = 3.2 is guessing
-    assert plain["forgotten"] > 2
+    assert plain["forgotten"] > 1.5
     assert names["forgotten"] < 0.5
     assert names["blip"].tasks == 2
 
