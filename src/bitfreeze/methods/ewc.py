@@ -23,6 +23,7 @@ class ElasticWeightConsolidation(Method):
         "online elastic weight consolidation: a pull towards the last weights, scaled by the Fisher",
         paper="Kirkpatrick et al., PNAS 2017; online form: Huszar 2018",
         memory="O(1)",
+        trainers=("supervised", "reinforcement"),
     )
 
     strength: float = 250.0  # lambda, for the Fisher per sample: 5000 for one of squared mean gradients of 20 samples

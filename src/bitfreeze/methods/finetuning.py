@@ -15,7 +15,12 @@ from .registry import register_method
 class FineTuning(Method):
     """One task after another, nothing else."""
 
-    record = Record("ft", "fine-tuning: one task after another, nothing protected", memory="none")
+    record = Record(
+        "ft",
+        "fine-tuning: one task after another, nothing protected",
+        memory="none",
+        trainers=("supervised", "reinforcement"),
+    )
 
 
 @register_method
@@ -23,7 +28,12 @@ class FineTuning(Method):
 class FixedBackbone(Method):
     """After the first task only heads are trained."""
 
-    record = Record("ft_fix", "fine-tuning of heads only, once the first task has shaped the backbone", memory="none")
+    record = Record(
+        "ft_fix",
+        "fine-tuning of heads only, once the first task has shaped the backbone",
+        memory="none",
+        trainers=("supervised", "reinforcement"),
+    )
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         if task.index > 0:
