@@ -10,6 +10,7 @@ import sys
 
 import networks
 import torch
+from convnets import measure_convnet
 from growth import measure_bytes, measure_growth
 from loop import measure_loop
 from protocol import PARTS, measure_protocol
@@ -45,6 +46,9 @@ def main() -> None:
     _row("the same, 96 samples: ResNet-18 on 84x84, batch 32", f"{ours:.2f}", "4", "")
     ours = measure_fisher(networks.Transformer(), tokens, classes[:256], batch=64, rounds=3)
     _row("the same, 256 samples: 4-layer transformer on 64 tokens, batch 64", f"{ours:.2f}", "4", "")
+
+    ours = measure_convnet(rounds=10)
+    _row("training step of the laboratory's AlexNet / of torch.nn's layers in the paper's order", f"{ours:.2f}", "", "")
 
     saved, held = measure_bytes()
     _row("bytes of saved state a parameter", f"{saved:.2f}", "9", "")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from convnets import our_alexnet, plain_alexnet
 from loop import bare_epochs, first_rows, new_network, our_epochs
 from protocol import PARTS, Shares
 from released import Released
@@ -25,6 +26,20 @@ def test_the_loop_and_the_one_by_hand_take_the_same_steps() -> None:
         assert loss == pytest.approx(loss_by_hand, rel=1e-5)
         for mine, other in zip(net.parameters(), by_hand.parameters(), strict=True):
             torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
+
+
+def test_both_sides_of_the_convolutional_step_are_the_same_network() -> None:
+    ours = our_alexnet(channels=[4, 6, 8], units=[16, 12])
+    plain = plain_alexnet(ours)
+    assert [type(layer).__name__ for layer in plain][:5] == ["Conv2d", "ReLU", "Dropout", "MaxPool2d", "Conv2d"]
+    assert [layer.p for layer in plain if isinstance(layer, torch.nn.Dropout)] == [0.2, 0.2, 0.5, 0.5, 0.5]
+    x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
+    found = []
+    for net in (ours, plain):
+        loss = F.cross_entropy(net.eval()(x), y)
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
 def small_network() -> MultiHead:

@@ -1,5 +1,6 @@
 """The command line: parse, call experiments, print."""
 
+import json
 import os
 import sys
 from collections.abc import Mapping
@@ -17,16 +18,21 @@ except ModuleNotFoundError as missing:
 
 from . import data
 from .distributed import RankFailed
-from .experiments import table
-from .experiments.config import Config, make_config, parse_options, preset, require_known
+from .experiments import figures, table
+from .experiments.config import Config, make_config, parse_count, parse_options, preset, require_known
 from .experiments.engines import engines
+from .experiments.play import play_game
+from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
+from .experiments.report import build_page
 from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
-from .experiments.store import RunFolder, RunRefused, runs_root
-from .experiments.sweep import parse_seeds, sweep
+from .experiments.store import RunFolder, RunRefused, runs_root, write_aside
+from .experiments.stored import find_runs
+from .experiments.sweep import grid_changes, parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
 from .experiments.torchrun import RanksLost, joined_ranks, on_first_of_node
+from .experiments.watch import watcher
 from .methods import Record, methods
 from .nets import networks
 from .streams import streams
@@ -54,12 +60,18 @@ class Run:
     """Seed of the training. The scenario's own is stream.seed."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset: training.epochs=40 method.budget=0.2 network.hidden=[100] ..."""
+    steps: str = ""
+    """For games: steps in each, such as 200k or 10M; short for training.steps."""
+    net: str = ""
+    """The network; short for network.kind."""
+    envs: list[str] = field(default_factory=list)
+    """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
     threads: int = 1
     """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True
-    """Keep frozen bits, centres and information gain of each task (7 bytes a parameter and task)."""
+    """Keep frozen bits, centres and information gain of each task (8 bytes a parameter and task)."""
     tensorboard: bool = False
     """Write to TensorBoard too, below the run's folder."""
 
@@ -67,7 +79,7 @@ class Run:
         if self.threads < 1:
             raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
-        config = make_config(self.stream, self.method, self.variant, self.seed, self.set)
+        config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *self._short()])
         with joined_ranks() as ranks:
             with ranks.together():
                 if on_first_of_node():
@@ -90,6 +102,15 @@ class Run:
         _print_table(mine, self.stream)
         print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
 
+    def _short(self) -> list[str]:
+        """What the short options say, as changes."""
+        given = {
+            "training.steps": self.steps and str(parse_count(self.steps)),
+            "network.kind": self.net,
+            "stream.envs": self.envs and json.dumps(self.envs, separators=(",", ":")),
+        }
+        return [f"{name}={value}" for name, value in given.items() if value]
+
 
 @dataclass
 class Sweep:
@@ -102,6 +123,8 @@ class Sweep:
     """0-4, or 0,2,5."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset, for all runs."""
+    grid: list[str] = field(default_factory=list)
+    """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     """Processes at a time on this machine, each with one thread."""
     engine: str = "local"
@@ -114,9 +137,10 @@ class Sweep:
     def do(self) -> None:
         pairs = [name.partition(":") for name in self.methods.split(",")]
         configs = [
-            make_config(self.stream, method, variant, seed, self.set)
+            make_config(self.stream, method, variant, seed, [*self.set, *point])
             for seed in parse_seeds(self.seeds)
             for method, _, variant in dict.fromkeys(pairs)
+            for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
         ]
         _get_missing_data(configs[0])
         require_known("engine", self.engine, engines)
@@ -179,18 +203,112 @@ class Show:
     """Its folder, or its name below the folder of runs."""
 
     def do(self) -> None:
-        path = next((p for p in (Path(self.run), runs_root() / self.run) if (p / "config.toml").exists()), None)
-        if path is None:
-            raise SystemExit(f"there is no run {self.run!r}, neither as a folder nor below {runs_root()}")
-        folder = RunFolder(path)
-        print((path / "config.toml").read_text())
-        print("accuracy on each task, after each task")
-        for row in folder.read_matrix():
-            print("  ".join(f"{value:6.2f}" for value in row))
+        folder = _find_run(self.run)
+        print((folder.path / "config.toml").read_text())
+        for kind in ("accuracy", "score"):
+            rows = folder.read_matrix(kind)
+            if rows:
+                print(f"{kind} on each task, after each task")
+            for row in rows:
+                print("  ".join(f"{value:6.2f}" for value in row))
         for event in folder.events():
             if event["event"] == "task":
-                figures = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
-                print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in figures.items()))
+                others = {k: v for k, v in event.items() if isinstance(v, int | float) and k not in ("n", "task")}
+                print(f"after task {event['task'] + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in others.items()))
+
+
+@dataclass
+class Play:
+    """Write a game that the agent of a run plays as a moving picture."""
+
+    run: Name
+    """Its folder, or its name below the folder of runs."""
+    task: int
+    """The game: 1 for the first task."""
+    after: int
+    """The agent as it was after learning so many tasks."""
+    seed: int = 0
+    """Another seed is another game."""
+    out: Path | None = None
+    """File to write, .gif or .mp4; by default in the run's folder."""
+
+    def do(self) -> None:
+        folder = _find_run(self.run)
+        out = self.out or folder.path / "play" / f"task{self.task}-after{self.after}-seed{self.seed}.gif"
+        score = play_game(folder, self.task, self.after, out, self.seed)
+        print(f"score {score:g}: {out}")
+
+
+@dataclass
+class Figure:
+    """Draw a figure of stored runs, as PNG and SVG; without a name, list the figures."""
+
+    name: tyro.conf.Positional[str] = ""
+    """Figure: workflow, heatmaps, sequence ..."""
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs, such as mnist5 or mnist5/blip/seed0."""
+    out: Path = Path("figures")
+    """Folder to write to."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+    parameter: str = ""
+    """For workflow: which parameter, such as backbone.1.weight[3,100]; the most telling one if not given."""
+
+    def do(self) -> None:
+        if not self.name:
+            print("\n".join(f"{figure.name:11} {figure.description}" for figure in figures.figures.values()))
+            return
+        require_known("figure", self.name, figures.figures)
+        if self.parameter and self.name != "workflow":
+            raise ValueError("--parameter is for the figure workflow")
+        runs = find_runs(runs_root(), self.runs, self.only, self.without)
+        drawing = figures.draw(self.name, runs, **({"parameter": self.parameter} if self.parameter else {}))
+        print(drawing.words)
+        print("\n".join(str(file) for file in figures.save(drawing, self.out, self.name)))
+
+
+@dataclass
+class Report:
+    """Write one HTML page with tables, figures, settings and an explorer of frozen bits; it needs no network."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    out: Path = Path("report.html")
+    """File to write."""
+    only: str = ""
+    """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
+    without: str = ""
+    """Leave out runs whose variant has this word."""
+
+    def do(self) -> None:
+        page = build_page(find_runs(runs_root(), self.runs, self.only, self.without))
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(self.out, page)
+        print(f"{self.out} ({len(page.encode()) / 1e6:.1f} MB): open it in a browser")
+
+
+@dataclass
+class Watch:
+    """Serve the report to a browser on this machine, and show how runs go on."""
+
+    runs: tyro.conf.Positional[list[str]] = field(default_factory=list)
+    """Runs: folders, or names below the folder of runs; all of them if none is named."""
+    port: int = 8642
+    """Port; 0 takes one that is free."""
+    host: str = "127.0.0.1"
+    """Address to serve on. Any other than this machine's own lets others on the network see the runs."""
+
+    def do(self) -> None:
+        with watcher(runs_root(), self.runs, self.host, self.port) as server:
+            if not server.loopback:
+                print(f"warning: everyone who can reach {self.host} can see these runs", file=sys.stderr)
+            print(f"watching {runs_root()} at {server.address} (Ctrl-C ends it)", flush=True)
+            try:
+                server.serve_forever()
+            except KeyboardInterrupt:
+                print("\nended")
 
 
 @dataclass
@@ -206,7 +324,7 @@ class List:
         elif self.name in streams:
             config = make_config(self.name, "ft")
             for part in ("stream_options", "network", "training"):
-                _print_options(getattr(config, part), part.removesuffix("_options"))
+                _print_options(getattr(config, part), part.removesuffix("_options"), config.help)
             for method, own in preset(self.name).get("methods", {}).items():
                 for variant in own.get("variants", {}):
                     print(f"--method {method} --variant {variant}")
@@ -221,7 +339,7 @@ class List:
             ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in methods.items()}),
             ("networks", {n.name: n.description for n in networks.values()}),
         ):
-            print(f"{title}\n" + "\n".join(f"  {name:10} {text}" for name, text in entries.items()))
+            print(f"{title}\n" + "\n".join(f"  {name:15} {text}" for name, text in entries.items()))
 
 
 @dataclass
@@ -288,6 +406,10 @@ Command = (
     | Annotated[Sweep, tyro.conf.subcommand("sweep")]
     | Annotated[Table, tyro.conf.subcommand("table")]
     | Annotated[Show, tyro.conf.subcommand("show")]
+    | Annotated[Play, tyro.conf.subcommand("play")]
+    | Annotated[Figure, tyro.conf.subcommand("figure")]
+    | Annotated[Report, tyro.conf.subcommand("report")]
+    | Annotated[Watch, tyro.conf.subcommand("watch")]
     | Annotated[List, tyro.conf.subcommand("list")]
     | Annotated[Data, tyro.conf.subcommand("data")]
 )
@@ -295,10 +417,12 @@ Command = (
 
 def main() -> None:
     """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
-    if sys.argv.count("--set") > 1:
-        raise SystemExit("bitfreeze: give all changes after one --set: --set training.epochs=40 method.budget=0.2")
+    for word in ("--set", "--grid"):
+        if sys.argv.count(word) > 1:
+            raise SystemExit(f"bitfreeze: give all changes after one {word}: {word} training.epochs=40 method.bits=8")
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
+        load_plugins()
         command.do()
     except ERRORS as error:
         raise SystemExit(f"bitfreeze: {error}") from None
@@ -306,13 +430,21 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
 
 
+def _find_run(name: str) -> RunFolder:
+    path = next((p for p in (Path(name), runs_root() / name) if (p / "config.toml").exists()), None)
+    if path is None:
+        raise SystemExit(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
+    return RunFolder(path)
+
+
 def _words(row: Row) -> list[str]:
     return row["variant"].split() or ["preset"]
 
 
-def _print_options(options: Mapping[str, object], part: str) -> None:
+def _print_options(options: Mapping[str, object], part: str, texts: Mapping[str, str] | None = None) -> None:
     for name, value in options.items():
-        print(f"--set {part}.{name}={'none' if value is None else value}")
+        text = (texts or {}).get(f"{part}.{name}", "")
+        print(f"--set {part}.{name}={'none' if value is None else value}" + (f"  ({text})" if text else ""))
 
 
 def _described(record: Record) -> str:

@@ -380,7 +380,7 @@ def test_the_carried_digits_are_always_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mnits", "did you mean mnist?"),
+        ("mnits", "did you mean mnist or notmnist?"),
         ("fashion-mnist", "did you mean fashion_mnist?"),
         ("zzz", f"there are {', '.join(dataset.name for dataset in data.datasets())}"),
     ],

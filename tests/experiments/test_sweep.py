@@ -16,7 +16,7 @@ from bitfreeze.experiments.progress import SweepLines, SweepLive
 from bitfreeze.experiments.rows import finished_rows
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
-from bitfreeze.experiments.sweep import parse_seeds, sweep
+from bitfreeze.experiments.sweep import grid_changes, parse_seeds, sweep
 
 SMALL = ["training.epochs=2", "network.hidden=[16]"]
 
@@ -25,6 +25,32 @@ def test_seeds():
     assert parse_seeds("0-2,5") == [0, 1, 2, 5]
     with pytest.raises(ValueError, match="0-4 or 0,2,5"):
         parse_seeds("a")
+
+
+def test_a_grid_is_all_combinations_and_multiples_are_of_what_the_preset_has():
+    base = make_config("mnist5", "blip", "released")
+    assert grid_changes([], base) == [()]
+    assert grid_changes(["method.prior=20x,1x,0.1x"], base) == [("method.prior=2e-10",), (), ("method.prior=1e-12",)]
+    assert grid_changes(["network.hidden=[5, 6],[7]", "training.epochs=1,0.05x"], base) == [
+        ("network.hidden=[5, 6]", "training.epochs=1"), ("network.hidden=[5, 6]", "training.epochs=10"),
+        ("network.hidden=[7]", "training.epochs=1"), ("network.hidden=[7]", "training.epochs=10"),
+    ]  # fmt: skip
+    values = [make_config("mnist5", "blip", "released", 0, point) for point in grid_changes(["method.prior=2x"], base)]
+    assert values[0].method_options["prior"] == 2e-11
+
+
+@pytest.mark.parametrize(
+    ("grid", "sentence"),
+    [
+        ("method.prior=2x", r"method.prior is none in the preset of blip, which 2x cannot multiply: give values"),
+        ("method.rules=2x", r"method.rules is strict in the preset of blip"),
+        ("method.prio=2x", r"no setting of method 'prio': did you mean prior"),
+        ("method.prior", r"a grid is written part.name=value,value"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(grid, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        grid_changes([grid], make_config("mnist5", "blip"))
 
 
 def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch, capsys):

@@ -110,6 +110,21 @@ def test_means_spreads_and_paired_differences(root):
     assert joint.extra_bytes == 2_500_000
 
 
+def test_a_method_is_compared_where_it_was_run_with_the_same_settings(root):
+    for method, options, score in (("ft", [], 90), ("blip", ["method.budget=0.2"], 91)):
+        for seed in range(3):
+            finish(root, method, seed, [[score], [score, score + seed]], changes=["training.epochs=40", *options])
+    rows = finished_rows(root, "mnist5")
+    found = {(line.method, line.variant): line.difference for line in summarise(rows, "mnist5", against="ft")}
+    assert found["blip", "method.budget=0.2 training.epochs=40"] == pytest.approx((1, 0))
+    assert found["blip", ""] is not None
+    assert found["ft", "training.epochs=40"] is None
+    named = {
+        (line.method, line.variant): line.difference for line in summarise(rows, "mnist5", "ft training.epochs=40")
+    }
+    assert named["blip", ""] == pytest.approx((20.5 / 3, 3.126), rel=1e-3)  # of 8, 7 and 5.5
+
+
 def test_markdown_has_a_cell_for_each_name(root):
     text = to_markdown(summarise(finished_rows(root, "mnist5"), "mnist5", "ft"), "ft")
     lines = text.splitlines()

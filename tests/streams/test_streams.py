@@ -8,8 +8,8 @@ import torch
 
 from bitfreeze.data import load_digits
 from bitfreeze.streams import Split, make_stream, streams
-from bitfreeze.streams.permuted import pixel_order, task_order
-from bitfreeze.streams.stream import hold_out
+from bitfreeze.streams.permuted import pixel_order
+from bitfreeze.streams.stream import hold_out, shuffled, validation_of
 
 needs_mnist = pytest.mark.skipif(
     not Path(os.environ.get("BITFREEZE_DATA", "nowhere"), "mnist").is_dir(), reason="BITFREEZE_DATA holds no MNIST"
@@ -17,7 +17,8 @@ needs_mnist = pytest.mark.skipif(
 
 
 def test_every_stream_is_listed_with_a_description():
-    assert set(streams) == {"digits5", "mnist5", "pmnist"}
+    supervised = {name for name, record in streams.items() if record.trainer == "supervised"}
+    assert supervised == {"digits5", "mnist5", "pmnist", "alt_cifar", "five_datasets", "mini_imagenet20"}
     assert all(record.description for record in streams.values())
 
 
@@ -43,12 +44,19 @@ def test_pixels_are_normalised_on_the_way_out():
     assert torch.equal(torch.cat([b for b, _ in split.batches(2)]), split.take(slice(None))[0])
 
 
-def test_held_out_samples_are_apart_and_chosen_by_the_scenarios_seed():
+@pytest.mark.parametrize("share", [0.1, 0.15, 0.02])
+def test_held_out_samples_are_apart_and_the_first_of_those_shuffled_by_the_seed(share):
     split = Split(torch.arange(100, dtype=torch.uint8)[:, None, None, None], torch.arange(100), (0.0,), (1.0,))
-    train, valid = hold_out(split, 0.1, seed=1)
-    assert (len(train), len(valid)) == (90, 10)
+    train, valid = validation_of(split, "holdout", seed=1, share=share)
+    assert len(valid) == int(100 * share)
     assert sorted(train.y.tolist() + valid.y.tolist()) == list(range(100))
-    assert valid.y.tolist() != hold_out(split, 0.1, seed=2)[1].y.tolist()
+    assert set(valid.y.tolist()) == set(shuffled(100, seed=1)[: len(valid)])
+    assert valid.y.tolist() != validation_of(split, "holdout", seed=2, share=share)[1].y.tolist()
+
+
+def test_something_is_always_held_out():
+    split = Split(torch.zeros(5, 1, 1, 1, dtype=torch.uint8), torch.arange(5), (0.0,), (1.0,))
+    assert [len(part) for part in hold_out(split, 0.02, torch.arange(5))] == [4, 1]
 
 
 def test_tuning_never_touches_the_test_set():
@@ -74,7 +82,7 @@ def test_tuning_never_touches_the_test_set():
     ],
 )
 def test_task_orders_are_those_of_the_released_loaders(seed, count, order):
-    assert task_order(seed, count) == order
+    assert shuffled(seed=seed, count=count) == order
 
 
 def test_pixel_orders_are_permutations_and_differ():

@@ -7,14 +7,18 @@ images = data.load_mnist()
 """
 
 from .catalog import DataFile, Dataset, Download, array_digest, datasets, find_dataset, register
+from .cifar import load_cifar10, load_cifar100
 from .digits import load_digits
 from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
 from .get import FileCheck, Got, Status, Verification, get, status, verify, where
 from .idx import read_idx
 from .images import Images
+from .mini_imagenet import MiniImageNet, load_mini_imagenet
 from .mnist import load_fashion_mnist, load_mnist
+from .notmnist import load_notmnist
 from .progress import Progress, Step
 from .root import data_root
+from .svhn import load_svhn
 
 __all__ = [
     "DataCorrupt",
@@ -27,6 +31,7 @@ __all__ = [
     "FileCheck",
     "Got",
     "Images",
+    "MiniImageNet",
     "Progress",
     "Status",
     "Step",
@@ -36,9 +41,14 @@ __all__ = [
     "datasets",
     "find_dataset",
     "get",
+    "load_cifar10",
+    "load_cifar100",
     "load_digits",
     "load_fashion_mnist",
+    "load_mini_imagenet",
     "load_mnist",
+    "load_notmnist",
+    "load_svhn",
     "read_idx",
     "register",
     "status",

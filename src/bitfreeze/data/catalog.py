@@ -26,20 +26,32 @@ class DataFile:
 
     path: its place in the dataset's folder, with forward slashes.
     read: decodes it, wherever it stands and whatever it is called; raises DataCorrupt if it is not such a file.
-    digest: ``array_digest`` of what it decodes to, or None where nobody has computed it: used then with a warning.
-    also: other names under which it is accepted when someone has put it there by hand.
+    digest: ``array_digest`` of what it decodes to, or None where nobody has computed it.
+    also: other names under which it is accepted, in an archive or put there by hand.
+    published: checksums such as ``md5:...`` of the file as it is distributed, where no digest is known. Any other file
+        that decodes is used with a warning.
     """
 
     path: str
     read: Callable[[Path], Arrays]
     digest: str | None = None
     also: tuple[str, ...] = ()
+    published: tuple[str, ...] = ()
 
     def find(self, folder: Path) -> Path | None:
         for name in (self.path, *self.also):
             if (folder / name).exists():
                 return folder / name
         return None
+
+    def doubt(self, path: Path) -> str | None:
+        """Why it is not known whether a file that decodes is the right one, or None where that is known."""
+        if self.digest is not None:
+            return None
+        if not self.published:
+            return f"no digest is known of {self.path}"
+        matches = any(_checksum(path, known.partition(":")[0]) == known for known in self.published)
+        return None if matches else f"{self.path} is not the published file"
 
 
 @dataclass(frozen=True)
@@ -71,6 +83,7 @@ class Dataset:
     downloads: tuple[Download, ...] = ()
     packages: tuple[Package, ...] = ()
     carried: bool = False  # within this package, so always there
+    by_hand: str = ""  # how to come by it, where nobody may pass it on
 
     def folder(self, root: Path | str | None = None) -> Path:
         if self.carried:
@@ -106,3 +119,8 @@ def array_digest(arrays: Arrays) -> str:
         digest.update(f"{array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
     return digest.hexdigest()
+
+
+def _checksum(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"

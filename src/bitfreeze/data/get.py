@@ -101,9 +101,8 @@ def _check(file: DataFile, folder: Path) -> FileCheck:
         read_verified(file, path)
     except DataCorrupt as error:
         return FileCheck(file.path, "wrong", str(error))
-    if file.digest is None:
-        return FileCheck(file.path, "unverified", f"no digest is known of {file.path}")
-    return FileCheck(file.path, "sound")
+    doubt = file.doubt(path)
+    return FileCheck(file.path, "sound") if doubt is None else FileCheck(file.path, "unverified", doubt)
 
 
 def get(name: str, root: Path | str | None = None, progress: Progress | None = None) -> Got:
@@ -121,7 +120,7 @@ def get(name: str, root: Path | str | None = None, progress: Progress | None = N
         lock = folder.with_name(f".{name}.lock")
         with locked(lock, lambda: report(Step(f"{name}: waiting for another process that is getting it"))):
             got = _Errand(dataset, folder, report).run()
-    warn_of_unverified(dataset)
+    warn_of_unverified(dataset, folder)
     return got
 
 
@@ -202,7 +201,7 @@ class _Errand:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.is_dir():
             shutil.rmtree(target)
-        os.replace(unpacked / file.path, target)
+        os.replace(_found(file, unpacked), target)
         self._placed(file, source)
 
     def _placed(self, file: DataFile, source: str) -> None:
@@ -212,9 +211,14 @@ class _Errand:
 
 
 def _require(file: DataFile, unpacked: Path) -> None:
-    if not (unpacked / file.path).exists():
+    read_verified(file, _found(file, unpacked))
+
+
+def _found(file: DataFile, unpacked: Path) -> Path:
+    path = file.find(unpacked)
+    if path is None:
         raise DataCorrupt(f"it does not hold {file.path}")
-    read_verified(file, unpacked / file.path)
+    return path
 
 
 @contextmanager

@@ -18,7 +18,7 @@ def read_dataset(dataset: Dataset, root: Path | str | None = None) -> list[Array
         arrays = [read_verified(file, path) for file, path in found if path is not None]
     except DataCorrupt as error:
         raise DataCorrupt(f"{error}: run `bitfreeze data get {dataset.name}` to replace it") from error
-    warn_of_unverified(dataset)
+    warn_of_unverified(dataset, folder)
     return arrays
 
 
@@ -33,11 +33,12 @@ def read_verified(file: DataFile, path: Path) -> Arrays:
     return arrays
 
 
-def warn_of_unverified(dataset: Dataset) -> None:
-    unknown = [file.path for file in dataset.files if file.digest is None]
-    if unknown:
+def warn_of_unverified(dataset: Dataset, folder: Path) -> None:
+    found = [(file, file.find(folder)) for file in dataset.files]
+    doubts = [file.doubt(path) for file, path in found if path is not None]
+    if any(doubts):
         warnings.warn(
-            f"{dataset.name}: no digest is known of {', '.join(unknown)}, so what is there is used unverified",
+            f"{dataset.name}: {', '.join(doubt for doubt in doubts if doubt)}, so what is there is used unverified",
             DataUnverified,
             stacklevel=3,
         )
@@ -46,7 +47,7 @@ def warn_of_unverified(dataset: Dataset) -> None:
 def missing_sentence(dataset: Dataset, folder: Path, absent: list[str]) -> str:
     ways = [
         *([f"run `bitfreeze data get {dataset.name}`"] if dataset.downloads or dataset.packages else []),
-        f"put {'it' if len(absent) == 1 else 'them'} there by hand",
+        dataset.by_hand or f"put {'it' if len(absent) == 1 else 'them'} there by hand",
         f"set BITFREEZE_DATA to the folder that has {dataset.name}/ in it",
     ]
     return f"{dataset.name} needs {', '.join(absent)} in {folder}: {', or '.join(ways)}"

@@ -15,7 +15,7 @@ from typing import Any, get_args, get_type_hints
 from ..methods import methods
 from ..nets import networks
 from ..streams import streams
-from ..training import Settings
+from .trainers import TRAINERS
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,19 @@ class Config:
     protocol: str
 
     @property
-    def settings(self) -> Settings:
-        return Settings(**self.training)
+    def settings(self) -> Any:
+        """The settings of what trains this stream."""
+        return TRAINERS[streams[self.stream].trainer].settings(**self.training)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Those whose versions decide the outcome besides torch's."""
+        return TRAINERS[streams[self.stream].trainer].packages
+
+    @property
+    def help(self) -> dict[str, str]:
+        """What settings mean, where they tell."""
+        return {f"training.{f.name}": f.metadata.get("help", "") for f in fields(self.settings)}
 
     @property
     def label(self) -> str:
@@ -71,7 +82,10 @@ def run_command(stream: str, method: str, variant: str, seed: int, changes: Iter
 
 
 def preset(stream: str) -> dict[str, Any]:
-    """The paper's and the released code's settings of a stream."""
+    """How a stream is trained: for the paper's streams, its settings and those of the released code."""
+    own = streams[stream].preset
+    if own is not None:
+        return {"protocol": f"own: those registered with {stream}", "network": {"kind": "mlp"}, "training": {}, **own}
     text = (files(__package__) / "presets" / f"{stream}.toml").read_text()
     return tomllib.loads(text)
 
@@ -80,39 +94,75 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     """``changes`` are written ``training.epochs=40``, ``method.budget=0.2``, ``stream.seed=1`` and so on."""
     require_known("stream", stream, streams)
     require_known("method", method, methods)
+    trainer = streams[stream].trainer
+    _require_trainable(method, stream, trainer)
     table = preset(stream)
-    own = dict(table.get("methods", {}).get(method, {}))
-    variants = own.pop("variants", {})
-    if variant:
-        require_known(f"variant of {method} on {stream}", variant, variants)
-        own |= variants[variant]
+    own = _own(table, stream, method, variant)
     applied = tuple(sorted(changes))
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
     if twice:
         raise ValueError(f"{twice[0]} is given twice: say once what it is to be")
     parts: dict[str, dict[str, Any]] = {
-        "stream": {**_defaults(streams[stream].make), "tuning": False, **table.get("stream", {})},
-        "network": _network(table["network"], applied),
-        "training": {**asdict(Settings()), **table["training"], **own.pop("training", {})},
+        "stream": {
+            **_defaults(streams[stream].make),
+            **TRAINERS[trainer].stream_options,
+            **table.get("stream", {}),
+        },
+        "network": _network(table["network"], own.pop("network", {}), applied, trainer),
+        "training": {**asdict(TRAINERS[trainer].settings()), **table["training"], **own.pop("training", {})},
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
     hints = get_type_hints(methods[method])
     for change in applied:
         _apply(parts, change, hints)
-    Settings(**parts["training"])  # refuses what makes no sense before anything is written
+    TRAINERS[trainer].settings(**parts["training"])  # refuses what makes no sense before anything is written
     return Config(
         stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
         table["protocol"],
     )  # fmt: skip
 
 
-def _network(given: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """A preset's network; one of another kind starts from the defaults of that kind."""
-    kinds = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
-    kind = kinds[-1] if kinds else given["kind"]
-    require_known("network", kind, networks)
-    return {"kind": kind, **_defaults(networks[kind].build), **(given if kind == given["kind"] else {})}
+def _require_trainable(method: str, stream: str, trainer: str) -> None:
+    if trainer not in methods[method].record.trainers:
+        able = [name for name, entry in methods.items() if trainer in entry.record.trainers]
+        raise ValueError(
+            f"{method} has no part in {trainer} learning, which {stream} needs: use one of {', '.join(sorted(able))}"
+        )
+
+
+def setting(config: Config, path: str) -> Any:
+    """What ``part.name`` is in a run."""
+    parts = {
+        "stream": config.stream_options, "network": config.network, "training": config.training,
+        "method": config.method_options,
+    }  # fmt: skip
+    part, _, name = path.partition(".")
+    require_known("part of the settings", part, parts)
+    require_known(f"setting of {part}", name, parts[part])
+    return parts[part][name]
+
+
+def _own(table: Mapping[str, Any], stream: str, method: str, variant: str) -> dict[str, Any]:
+    """What a preset says of a method: its options, and its own training and network. "none" stands for none."""
+    own = dict(table.get("methods", {}).get(method, {}))
+    variants = own.pop("variants", {})
+    if variant:
+        require_known(f"variant of {method} on {stream}", variant, variants)
+        own |= variants[variant]
+    return {name: None if value == "none" else value for name, value in own.items()}
+
+
+def _network(given: Mapping[str, Any], own: Mapping[str, Any], changes: Iterable[str], trainer: str) -> dict[str, Any]:
+    """A preset's network, or a method's own; one of another kind starts from the defaults of that kind."""
+    asked = [change.partition("=")[2] for change in changes if change.startswith("network.kind=")]
+    kinds = [*(part["kind"] for part in (given, own) if "kind" in part), *asked]
+    able = [name for name, net in networks.items() if net.trainer == trainer]
+    require_known(f"network for {trainer} learning", kinds[-1], able)
+    network = {"kind": kinds[-1], **_defaults(networks[kinds[-1]].build)}
+    for part, kind in ((given, given["kind"]), (own, own.get("kind", given["kind"]))):
+        network |= part if kind == kinds[-1] else {}
+    return network
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
@@ -167,6 +217,16 @@ def parse_options(options: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"an option is written name=value, got {option!r}")
         found[name] = _parse(text)
     return found
+
+
+def parse_count(text: str) -> int:
+    """``10M``, ``200k`` or a plain number."""
+    units = {"k": 1000, "M": 1_000_000}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        return round(float(number) * unit)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of steps: write 200k, 10M or 50000") from None
 
 
 def require_known(kind: str, name: str, known: Mapping[str, Any] | Iterable[str]) -> None:

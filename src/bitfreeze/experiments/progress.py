@@ -50,9 +50,9 @@ class Lines(_Shown):
         if event["event"] == "started":
             self.names = event["tasks"]
         elif event["event"] == "task":
-            self._print(f"task {event['task'] + 1} ({self.names[event['task']]})  {_accuracies(event)}")
-        elif event["event"] == "epoch" and time.monotonic() - self.printed > self.every:
-            self._print(f"task {event['task'] + 1} ({self.names[event['task']]})  {_epoch(event)}")
+            self._print(f"task {event['task'] + 1} ({self.names[event['task']]})  {_figures(event)}")
+        elif event["event"] in _NOTES and time.monotonic() - self.printed > self.every:
+            self._print(f"task {event['task'] + 1} ({self.names[event['task']]})  {_NOTES[event['event']](event)}")
 
     def _print(self, text: str) -> None:
         self.printed = time.monotonic()
@@ -60,7 +60,7 @@ class Lines(_Shown):
 
 
 class Live(_Bars):
-    """A bar for the tasks and one for the epochs of the task at hand."""
+    """A bar for the tasks and one for the epochs or updates of the task at hand."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -70,13 +70,14 @@ class Live(_Bars):
         if event["event"] == "started":
             self.names = event["tasks"]
             self.tasks = self.progress.add_task("tasks", total=len(self.names), completed=event["learned"], note="")
-            self.epochs = self.progress.add_task("epochs", total=event["epochs_cap"], note="")
-        elif event["event"] == "epoch":
-            name = f"task {event['task'] + 1} ({self.names[event['task']]})"
-            self.progress.update(self.epochs, description=name, completed=event["epoch"], note=_losses(event))
+            cap = event.get("epochs_cap") or event["updates_cap"]
+            self.within = self.progress.add_task("", total=cap, note="")
+        elif event["event"] in _NOTES:
+            name, kind = f"task {event['task'] + 1} ({self.names[event['task']]})", event["event"]
+            self.progress.update(self.within, description=name, completed=event[kind], note=_NOTES[kind](event))
         elif event["event"] == "task":
-            self.progress.update(self.tasks, completed=event["task"] + 1, note=_accuracies(event))
-            self.progress.reset(self.epochs)
+            self.progress.update(self.tasks, completed=event["task"] + 1, note=_figures(event))
+            self.progress.reset(self.within)
 
 
 class SweepLines(_Shown):
@@ -99,12 +100,12 @@ class SweepLive(_Bars):
 
     def look(self, config: Config) -> None:
         folder = RunFolder(runs_root() / config.name)
-        started, last = folder.last("started"), folder.last("epoch")
+        started, last = folder.last("started"), next(filter(None, map(folder.last, _NOTES)), None)
         if not started or not last:
             return
         if config.name not in self.bars:
             self.bars[config.name] = self.progress.add_task(config.title, total=len(started["tasks"]), note="")
-        note = f"task {last['task'] + 1}  {_epoch(last)}"
+        note = f"task {last['task'] + 1}  {_NOTES[last['event']](last)}"
         self.progress.update(self.bars[config.name], completed=last["task"], note=note)
 
     def done(self, outcome: Outcome) -> None:
@@ -127,12 +128,20 @@ def show_sweep(runs: int) -> SweepLines | SweepLive:
 
 
 def _epoch(event: Event) -> str:
-    return f"epoch {event['epoch']}  {_losses(event)}"
+    return (
+        f"epoch {event['epoch']}  loss {event['train_loss']:.4f}  validation {event['valid_loss']:.4f}  "
+        f"lr {event['lr']:.2g}"
+    )
 
 
-def _losses(event: Event) -> str:
-    return f"loss {event['train_loss']:.4f}  validation {event['valid_loss']:.4f}  lr {event['lr']:.2g}"
+def _update(event: Event) -> str:
+    score = "" if event["score"] is None else f"  score {event['score']:.1f}"
+    return f"{event['steps']:,} steps{score}  entropy {event['entropy']:.3f}  lr {event['lr']:.2g}"
 
 
-def _accuracies(event: Event) -> str:
-    return "accuracy " + " ".join(f"{value:.2f}" for value in event["accuracy"])
+_NOTES = {"epoch": _epoch, "update": _update}  # what is said within a task, by the kind of event
+
+
+def _figures(event: Event) -> str:
+    word = "accuracy" if "accuracy" in event else "score"
+    return f"{word} " + " ".join(f"{value:.2f}" for value in event[word])

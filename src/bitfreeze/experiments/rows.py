@@ -2,12 +2,15 @@
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..methods import methods
+from ..streams import streams
 from .config import run_command
-from .store import RunFolder
+from .scores import score_row
+from .store import Event, RunFolder
 
 COLUMNS = [
     "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
@@ -19,15 +22,53 @@ Row = dict[str, Any]
 
 def finished_rows(root: Path, stream: str) -> list[Row]:
     """One row a finished run, in the order of method, variant and seed."""
+    return rows_of(RunFolder(file.parent) for file in sorted((root / stream).glob("*/seed*/config.toml")))
+
+
+def rows_of(folders: Iterable[RunFolder]) -> list[Row]:
+    """Rows of those of these runs, all of one stream, that are finished."""
     found = []
-    for file in sorted((root / stream).glob("*/seed*/config.toml")):
-        folder = RunFolder(file.parent)
+    for folder in folders:
         result = folder.result()
         if result is not None:
-            found.append((folder.read_config(), result, folder.last("task")))
-    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if _is_ceiling(config)}
-    rows = [_row(config, result, last_task, ceilings.get(_setting(config))) for config, result, last_task in found]
+            found.append((folder.read_config(), result, folder))
+    rows = _ROWS[streams[found[0][0]["stream"]].trainer](found) if found else []
     return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
+
+
+Found = list[tuple[dict[str, Any], Event, RunFolder]]  # settings, last event and folder of each run
+
+
+def _accuracy_rows(found: Found) -> list[Row]:
+    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if _is_ceiling(config)}
+    return [
+        _row(config, result, folder.last("task"), ceilings.get(_setting(config))) for config, result, folder in found
+    ]
+
+
+def _score_rows(found: Found) -> list[Row]:
+    return [
+        {**_identity(c), **score_row(c, result, folder.last("task"), folder.last("started")["tasks"]), **_origin(c)}
+        for c, result, folder in found
+    ]
+
+
+_ROWS = {"supervised": _accuracy_rows, "reinforcement": _score_rows}
+
+
+def _identity(config: dict[str, Any]) -> Row:
+    return {
+        "method": config["method"],
+        "variant": " ".join(word for word in (config["variant"], *config["changes"]) if word),
+        "seed": config["seed"],
+    }
+
+
+def _origin(config: dict[str, Any]) -> Row:
+    return {
+        "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
+        "environment": ", ".join(f"{name} {value}" for name, value in config["environment"].items()),
+    }
 
 
 def _is_ceiling(config: dict[str, Any]) -> bool:
@@ -42,19 +83,17 @@ def _setting(config: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | None) -> Row:
-    return {
+    row = {
         **{name: result[name] for name in COLUMNS if name in result},
-        "method": config["method"],
-        "variant": " ".join(word for word in (config["variant"], *config["changes"]) if word),
-        "seed": config["seed"],
+        **_identity(config),
         # how much less well tasks are learned than by training on all of them so far
         "intransigence": None if ceiling is None else ceiling - result["learning_acc"],
         "capacity": last_task.get("capacity"),
         "epochs_cap": config["training"]["epochs"],
         "protocol": _protocol(config),
-        "environment": ", ".join(f"{name} {value}" for name, value in config["environment"].items()),
-        "command": run_command(*(config[k] for k in ("stream", "method", "variant", "seed", "changes"))),
+        **_origin(config),
     }
+    return {name: row[name] for name in (*COLUMNS, "environment")}
 
 
 def _protocol(config: dict[str, Any]) -> str:
@@ -72,7 +111,8 @@ def _protocol(config: dict[str, Any]) -> str:
 
 def to_csv(rows: list[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row if name != "environment")  # that is for the page
+    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -92,28 +93,36 @@ class RunFolder:
             found[event["n"]] = event
         return [found[n] for n in sorted(found)]
 
-    def write_matrix(self, matrix: list[list[float]]) -> None:
-        """accuracy.csv: a row for each task learned, a column for each task tested; empty where not yet learned."""
+    def write_matrix(self, matrix: list[list[float]], figures: str) -> None:
+        """accuracy.csv or score.csv: a row for each task learned, a column for each task tested, empty before it."""
         width = len(matrix[-1])
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         for row in matrix:
             rows.writerow([repr(value) for value in row] + [""] * (width - len(row)))
-        write_aside(self.path / "accuracy.csv", text.getvalue())
+        write_aside(self.path / f"{figures}.csv", text.getvalue())
 
-    def read_matrix(self) -> list[list[float]]:
-        file = self.path / "accuracy.csv"
+    def read_matrix(self, figures: str = "accuracy") -> list[list[float]]:
+        file = self.path / f"{figures}.csv"
         if not file.exists():
             return []
         return [[float(cell) for cell in row if cell] for row in csv.reader(file.read_text().splitlines())]
 
-    def write_pictures(self, task: int, tensors: dict[str, Tensor]) -> None:
-        """bits/task1.safetensors and so on: what a method shows of its state after each task."""
+    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> None:
+        """bits/task1.safetensors and so on: what is kept of each task, to be looked at."""
         from safetensors.torch import save
 
-        place = self.path / "bits"
+        place = self.path / name
         place.mkdir(exist_ok=True)
         write_aside(place / f"task{task + 1}.safetensors", save({k: v.contiguous() for k, v in tensors.items()}))
+
+    def read_tensors(self, name: str, task: int) -> dict[str, Tensor]:
+        from safetensors.torch import load
+
+        file = self.path / name / f"task{task + 1}.safetensors"
+        if not file.exists():
+            raise ValueError(f"{file} is not there: the run has not learned {task + 1} tasks yet")
+        return load(file.read_bytes())
 
     def read_config(self) -> dict[str, Any]:
         return tomllib.loads((self.path / "config.toml").read_text())
@@ -145,10 +154,10 @@ class Follower(RunFolder):
         self.events_written += 1
         return {"n": self.events_written - 1, "event": kind, **values}
 
-    def write_matrix(self, matrix: list[list[float]]) -> None:
+    def write_matrix(self, matrix: list[list[float]], figures: str) -> None:
         pass
 
-    def write_pictures(self, task: int, tensors: dict[str, Tensor]) -> None:
+    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> None:
         pass
 
     def result(self) -> Event | None:
@@ -156,10 +165,10 @@ class Follower(RunFolder):
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    return tomllib.loads(to_toml({**asdict(config), "environment": environment()}))
+    return tomllib.loads(to_toml({**asdict(config), "environment": environment(config.packages)}))
 
 
-def environment() -> dict[str, Any]:
+def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What else decides the last bits of a result."""
     ranks = world().count
     return {
@@ -168,6 +177,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
+        **{name: version(name) for name in packages},
     }
 
 

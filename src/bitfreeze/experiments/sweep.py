@@ -1,9 +1,12 @@
 """Many runs on some engine, going on past a run that fails."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
-from .config import Config
+from .config import Config, setting
 from .engines.engine import Engine, Job
 
 
@@ -33,6 +36,31 @@ def parse_seeds(text: str) -> list[int]:
             raise ValueError(f"seeds are written 0-4, the smaller first; got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(seeds))
+
+
+def grid_changes(grid: Iterable[str], base: Config) -> list[tuple[str, ...]]:
+    """All combinations of ``part.name=value,value``; ``20x`` is 20 times what ``base`` has, and ``1x`` no change."""
+    axes = []
+    for axis in grid:
+        name, equals, values = axis.partition("=")
+        if not (equals and values):
+            raise ValueError(f"a grid is written part.name=value,value, such as method.budget=0.03,0.1; got {axis!r}")
+        axes.append([_change(name, value, base) for value in re.split(r",(?![^\[]*\])", values)])  # not within a list
+    return [tuple(change for change in point if change) for point in product(*axes)]
+
+
+def _change(name: str, value: str, base: Config) -> str:
+    """Empty where nothing changes."""
+    times = value.removesuffix("x")
+    if times == value or not times.replace(".", "", 1).isdigit():
+        return f"{name}={value}"
+    given = setting(base, name)
+    if not isinstance(given, int | float) or isinstance(given, bool):
+        raise ValueError(
+            f"{name} is {'none' if given is None else given} in the preset of {base.method}, which {value} cannot "
+            "multiply: give values, or a variant that sets it, such as blip:released for method.prior"
+        )
+    return "" if float(times) == 1 else f"{name}={float(times) * given:.6g}"
 
 
 def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[Outcome]:

@@ -1,5 +1,6 @@
 """A row a method, beside the paper's figures: mean and standard deviation over seeds."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -7,8 +8,11 @@ from rich.box import SIMPLE
 from rich.table import Table
 from rich.text import Text
 
+from ..streams import streams
+from . import scores
 from .config import preset
 from .rows import Row
+from .scores import ScoreLine
 
 # two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
@@ -27,6 +31,7 @@ Spread = tuple[float, float]  # mean and standard deviation
 class Line:
     """A method on a stream: over its seeds, and the paper's figures if it has any."""
 
+    figure = "ACC"  # what methods are compared by
     method: str
     variant: str
     seeds: int
@@ -41,18 +46,73 @@ class Line:
     extra_bytes: float
     seconds: float
 
+    def cells(self) -> dict[str, str]:
+        return {
+            "method": self.method,
+            "variant": self.variant,
+            "seeds": str(self.seeds),
+            "ACC": _plus_minus(self.acc) if self.seeds > 1 else f"{self.acc[0]:.2f}",
+            "BWT": _plus_minus(self.bwt) if self.seeds > 1 else f"{self.bwt[0]:.2f}",
+            "learned": f"{self.learning_acc:.2f}",
+            "intransigence": _figure(self.intransigence),
+            "capacity used": _figure(self.capacity, ".0%"),
+            "extra MB": f"{self.extra_bytes / 1e6:.3g}",
+            "paper ACC": _figure(self.paper_acc),
+            "paper BWT": _figure(self.paper_bwt),
+            "seconds": f"{self.seconds:.0f}",
+        }
 
-def summarise(rows: list[Row], stream: str, against: str = "") -> list[Line]:
-    """``against``: a method (or ``method variant``) that each is compared with, seed by seed."""
-    groups: dict[tuple[str, str], Runs] = {}
+
+Lines = Sequence[Line | ScoreLine]
+
+
+def summarise(rows: list[Row], stream: str, against: str = "") -> "Lines":
+    """``against``: a method that each is compared with, seed by seed, where it was run with the same settings of
+    stream, network and training; or a method with its variant, as the table has it."""
+    return list(_SUMMARIES[streams[stream].trainer](rows, stream, against))
+
+
+def _accuracies(rows: list[Row], stream: str, against: str) -> list[Line]:
+    groups, bases = _groups(rows, against)
+    paper = preset(stream).get("paper", {})
+    return [_line(*key, runs, bases.get(key), paper.get(key[0], {})) for key, runs in groups.items()]
+
+
+def _scores(rows: list[Row], stream: str, against: str) -> list[ScoreLine]:
+    groups, bases = _groups(scores.with_reward(rows), against)
+    return [
+        ScoreLine(*key, list(runs.values()), _paired(runs, bases.get(key), "reward")) for key, runs in groups.items()
+    ]
+
+
+_SUMMARIES: dict[str, Callable[[list[Row], str, str], Lines]] = {"supervised": _accuracies, "reinforcement": _scores}
+_UNITS = {"supervised": "percent", "reinforcement": "raw scores"}
+_PREFACES = {"supervised": PREFACE, "reinforcement": scores.PREFACE}
+
+Key = tuple[str, str]  # method and variant
+
+
+def _groups(rows: list[Row], against: str) -> tuple[dict[Key, Runs], dict[Key, Runs | None]]:
+    """The runs of each method and variant, and those that they are compared with."""
+    groups: dict[Key, Runs] = {}
     for row in rows:
         groups.setdefault((row["method"], row["variant"]), {})[row["seed"]] = row
-    base = next((runs for key, runs in groups.items() if " ".join(key).strip() == against), None)
-    if against and base is None:
+    bases = {key: _base(groups, key, against) for key in groups} if against else {}
+    if against and not any(bases.values()):
         known = ", ".join(sorted(" ".join(key).strip() for key in groups))
         raise ValueError(f"there is no finished run of {against!r} to compare with: there are {known}")
-    paper = preset(stream).get("paper", {})
-    return [_line(*key, runs, base, paper.get(key[0], {})) for key, runs in groups.items()]
+    return groups, bases
+
+
+def _base(groups: dict[Key, Runs], key: Key, against: str) -> Runs | None:
+    """The runs that those of ``key`` are compared with."""
+    method, _, variant = against.partition(" ")
+    return groups.get((method, variant or " ".join(_settings(key[1]))))
+
+
+def _settings(variant: str) -> list[str]:
+    """What of a variant is not the method's own."""
+    return [word for word in variant.split() if "=" in word and not word.startswith("method.")]
 
 
 def _line(method: str, variant: str, runs: Runs, base: Runs | None, paper: dict[str, float]) -> Line:
@@ -66,48 +126,32 @@ def _line(method: str, variant: str, runs: Runs, base: Runs | None, paper: dict[
 
     return Line(
         method, variant, len(runs), spread("acc"), spread("bwt"), spread("learning_acc")[0], average("intransigence"),
-        average("capacity"), _paired(runs, base), paper.get("acc"), paper.get("bwt"),
+        average("capacity"), _paired(runs, base, "acc"), paper.get("acc"), paper.get("bwt"),
         spread("extra_bytes")[0] + spread("buffer_bytes")[0], spread("seconds")[0],
     )  # fmt: skip
 
 
-def _paired(runs: Runs, base: Runs | None) -> Spread | None:
-    """The mean difference of ACC over common seeds and half its 95 % confidence interval."""
+def _paired(runs: Runs, base: Runs | None, name: str) -> Spread | None:
+    """The mean difference of a figure over common seeds and half its 95 % confidence interval."""
     common = sorted(runs.keys() & base.keys()) if base is not None and base is not runs else []
     if base is None or len(common) < 2:
         return None
-    differences = [runs[seed]["acc"] - base[seed]["acc"] for seed in common]
+    differences = [runs[seed][name] - base[seed][name] for seed in common]
     t = _T95[min(len(differences) - 1, len(_T95)) - 1]
     return mean(differences), t * stdev(differences) / len(differences) ** 0.5
 
 
-def grid(lines: list[Line], against: str = "") -> tuple[list[str], list[list[str]]]:
+def grid(lines: Lines, against: str = "") -> tuple[list[str], list[list[str]]]:
     """The names of the columns and the cells of each line; columns in which nothing stands are left out."""
-    columns = [_cells(line) for line in lines]
+    columns = [line.cells() for line in lines]
     if against:
         columns = [
-            {**cells, f"ACC to {against}": _plus_minus(line.difference)}
+            {**cells, f"{line.figure} to {against}": _plus_minus(line.difference)}
             for cells, line in zip(columns, lines, strict=True)
         ]
-    names = [name for name in columns[0] if any(cells[name] for cells in columns)] if columns else []
-    return names, [[cells[name] for name in names] for cells in columns]
-
-
-def _cells(line: Line) -> dict[str, str]:
-    return {
-        "method": line.method,
-        "variant": line.variant,
-        "seeds": str(line.seeds),
-        "ACC": _plus_minus(line.acc) if line.seeds > 1 else f"{line.acc[0]:.2f}",
-        "BWT": _plus_minus(line.bwt) if line.seeds > 1 else f"{line.bwt[0]:.2f}",
-        "learned": f"{line.learning_acc:.2f}",
-        "intransigence": _figure(line.intransigence),
-        "capacity used": _figure(line.capacity, ".0%"),
-        "extra MB": f"{line.extra_bytes / 1e6:.3g}",
-        "paper ACC": _figure(line.paper_acc),
-        "paper BWT": _figure(line.paper_bwt),
-        "seconds": f"{line.seconds:.0f}",
-    }
+    every = list(dict.fromkeys(name for cells in columns for name in cells))
+    names = [name for name in every if any(cells.get(name) for cells in columns)]
+    return names, [[cells.get(name, "") for name in names] for cells in columns]
 
 
 def _figure(value: float | None, form: str = ".2f") -> str:
@@ -118,7 +162,7 @@ def _plus_minus(value: Spread | None) -> str:
     return "" if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
 
 
-def to_markdown(lines: list[Line], against: str = "") -> str:
+def to_markdown(lines: Lines, against: str = "") -> str:
     names, rows = grid(lines, against)
     table = [names, ["---"] * len(names), *rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in table) + "\n"
@@ -130,7 +174,7 @@ def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") ->
     return "\n".join(
         [
             f"# {title or stream}\n",
-            PREFACE,
+            _PREFACES[streams[stream].trainer],
             to_markdown(summarise(rows, stream, against), against),
             *(f"Protocol: {text}.\n" for text in sorted(protocols)),
             *(f"Versions: {text}.\n" for text in sorted(environments)),
@@ -139,9 +183,11 @@ def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") ->
     )
 
 
-def to_terminal(lines: list[Line], stream: str, against: str = "") -> Table:
+def to_terminal(lines: Lines, stream: str, against: str = "") -> Table:
     names, rows = grid(lines, against)
-    table = Table(title=f"{stream}: percent, mean ± standard deviation over seeds", box=SIMPLE)
+    table = Table(
+        title=f"{stream}: {_UNITS[streams[stream].trainer]}, mean ± standard deviation over seeds", box=SIMPLE
+    )
     for name in names:
         table.add_column(name, justify="left" if name in ("method", "variant") else "right", overflow="fold")
     for row in rows:

@@ -24,8 +24,9 @@ class TensorBoard:
         for name, value in event.items():
             if isinstance(value, float):
                 self.writer.add_scalar(f"{event['event']}/{name}", value, step)
-        for index, value in enumerate(event.get("accuracy", ())):
-            self.writer.add_scalar(f"accuracy/task {index + 1}", value, step)
+        for word in ("accuracy", "scores"):
+            for index, value in enumerate(event.get(word, ())):
+                self.writer.add_scalar(f"{word}/task {index + 1}", value, step)
         self.writer.flush()
         if event["event"] == "finished":
             self.writer.close()

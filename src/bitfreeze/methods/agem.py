@@ -111,14 +111,19 @@ class AveragedGradientEpisodicMemory(Method):
         return drawn
 
     def _memory_loss(self, memory: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
-        """The mean loss over these samples, each with its own head; they pass through the backbone together."""
-        parts = [len(y) for _, y in memory.values()]
-        features = self.net.backbone(torch.cat([x for x, _ in memory.values()])).split(parts)
+        """The mean loss over these samples, each with its own head."""
         losses = [
             F.cross_entropy(self.net.heads[index](own), y, reduction="sum")
-            for (index, (_, y)), own in zip(memory.items(), features, strict=True)
+            for (index, (_, y)), own in zip(memory.items(), self._memory_features(memory), strict=True)
         ]
-        return torch.stack(losses).sum() / sum(parts)
+        return torch.stack(losses).sum() / sum(len(y) for _, y in memory.values())
+
+    def _memory_features(self, memory: dict[int, tuple[Tensor, Tensor]]) -> Sequence[Tensor]:
+        """They pass through the backbone together, where it makes no difference between tasks."""
+        if self.net.goes_by_task:
+            return [self.net.features(x, index) for index, (x, _) in memory.items()]
+        together = torch.cat([x for x, _ in memory.values()])
+        return torch.split(self.net.features(together, next(iter(memory))), [len(y) for _, y in memory.values()])
 
     def state_dict(self) -> dict[str, Any]:
         return {str(index): {"x": rings.x, "seen": rings.seen} for index, rings in self.rings.items()}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..bits import radius
 from ..blip import BLIP
 from ..consolidation import Consolidation
 from ..distributed import world
@@ -37,6 +38,7 @@ class Blip(Method):
         paper="Shi et al., CVPR 2021",
         memory="O(1)",
         data_parallel=True,
+        trainers=("supervised", "reinforcement"),
     )
 
     rules: str = "strict"
@@ -105,13 +107,18 @@ class Blip(Method):
         }
 
     def pictures(self) -> dict[str, Tensor]:
-        """Frozen bits, centres (in units of bound * 2^-N), bounds and the information gain of the last task."""
+        """Frozen bits, centres (in units of bound * 2^-N), bounds, and the information gain of the last task.
+
+        And where in its interval each parameter lies: -127 is the lower end, 127 the upper.
+        """
         found: dict[str, Tensor] = {}
+        parameters = dict(self.net.named_parameters())
         for name, after in self.blip.state_dict()["tensors"].items():
             before = self.before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))
             gain = _gain(before, after["fisher"], after["tasks"], self.blip.rules)
             found |= {f"{name}/bits": after["bits"], f"{name}/centre": after["centre"], f"{name}/gain": gain.half()}
             found |= {f"{name}/bound": torch.tensor(after["bound"])}
+            found |= {f"{name}/offset": _offset(parameters[name].detach(), after, self.bits)}
         return found
 
     def _accumulated_fisher(self) -> dict[str, Tensor]:
@@ -122,3 +129,8 @@ def _gain(before: Tensor, after: Tensor, task: int, rules: Rules) -> Tensor:
     """The information gain of a task from F_{0:t-1} and F_{0:t}: see bits.information_gain."""
     total = after * (task + 1) if rules.fisher == "mean" else after  # t F_{0:t-1} + F_t
     return 0.5 * torch.log2(total / (before * (task + 1 if rules.gain == "appendix" else task)))
+
+
+def _offset(parameter: Tensor, state: dict[str, Any], depth: int) -> Tensor:
+    units: Tensor = parameter * (2.0**depth / state["bound"]) - state["centre"]
+    return (units / radius(state["bits"], depth) * 127).round().clamp(-127, 127).to(torch.int8)

@@ -24,6 +24,7 @@ class ElasticWeightConsolidation(Method):
         paper="Kirkpatrick et al., PNAS 2017; online form: Huszar 2018",
         memory="O(1)",
         data_parallel=True,
+        trainers=("supervised", "reinforcement"),
     )
 
     strength: float = 250.0  # lambda, for the Fisher per sample: 5000 for one of squared mean gradients of 20 samples

@@ -15,7 +15,13 @@ from .registry import register_method
 class FineTuning(Method):
     """One task after another, nothing else."""
 
-    record = Record("ft", "fine-tuning: one task after another, nothing protected", memory="none", data_parallel=True)
+    record = Record(
+        "ft",
+        "fine-tuning: one task after another, nothing protected",
+        memory="none",
+        data_parallel=True,
+        trainers=("supervised", "reinforcement"),
+    )
 
 
 @register_method
@@ -28,6 +34,7 @@ class FixedBackbone(Method):
         "fine-tuning of heads only, once the first task has shaped the backbone",
         memory="none",
         data_parallel=True,
+        trainers=("supervised", "reinforcement"),
     )
 
     def begin_task(self, task: Task, data: TaskData) -> None:

@@ -41,17 +41,22 @@ class LearningWithoutForgetting(Method):
             raise ValueError(f"strength={self.strength} would unlearn: give 0 (no distillation) or more")
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} must be greater than 0: 1 leaves the scores as they are")
+        if net.goes_by_task:
+            raise ValueError(
+                "lwf asks earlier heads about features that all heads share, and this network makes other ones for "
+                "each task: use statistics='first'"
+            )
         self.previous: MultiHead | None = None
         self.learned: list[int] = []  # tasks whose heads are distilled
         return super().build(net, tasks)
 
     def loss(self, batch: Batch) -> Tensor:
-        features = self.net.backbone(batch.x)
+        features = self.net.features(batch.x, batch.task.index)
         loss = F.cross_entropy(self.net.heads[batch.task.index](features), batch.y)
         if self.previous is None:
             return loss
         with torch.no_grad():
-            before = self.previous.backbone(batch.x)
+            before = self.previous.features(batch.x, batch.task.index)
             targets = {k: self.previous.heads[k](before) for k in self.learned if k != batch.task.index}
         terms = [distillation(self.net.heads[k](features), old, self.temperature) for k, old in targets.items()]
         return loss + self.strength * torch.stack(terms).sum() if terms else loss

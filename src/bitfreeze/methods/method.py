@@ -37,6 +37,7 @@ class Record:
     rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
     data_parallel: bool = False  # whether a run of it can be shared by several ranks, each with part of every batch
+    trainers: tuple[str, ...] = ("supervised",)  # which training it can take part in, see StreamRecord.trainer
 
 
 @dataclass
@@ -67,8 +68,11 @@ class Method:
 
     def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
         """New ones are made for each task and each drop of the learning rate."""
-        wanted = [p for p in self.net.parameters() if p.requires_grad]
-        return [SGD(wanted, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
+        return [SGD(self.trained(task), lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
+
+    def trained(self, task: Task) -> list[Tensor]:
+        """What an optimizer may move, now that the task has begun."""
+        return [p for p in self.net.parameters() if p.requires_grad]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         """Before the first epoch, and again where a run continues in the middle of a task."""
@@ -107,16 +111,21 @@ class Method:
 
     def step(self, batches: list[Batch], optimizers: list[Optimizer]) -> Tensor:
         """Forward, backward and update on the mean over all samples; the first batch is of the task at hand."""
-        task = batches[0].task
-        loss = self.compute(batches)
+        return self._descend(self.compute(batches), batches[0].task, optimizers, self.clip)
+
+    def update(self, loss: Tensor, task: Task, optimizers: list[Optimizer], clip: float | None) -> Tensor:
+        """From any loss to parameters that have moved: what this method does around an optimizer's step."""
+        return self._descend(self._with_penalty(loss, task), task, optimizers, clip)
+
+    def _descend(self, loss: Tensor, task: Task, optimizers: list[Optimizer], clip: float | None) -> Tensor:
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self.before_step(task)
-        if self.clip is not None:
+        if clip is not None:
             # only what is trained: a head of another task may still hold a gradient of its own time
             trained = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
-            nn.utils.clip_grad_norm_(trained, self.clip)
+            nn.utils.clip_grad_norm_(trained, clip)
         for optimizer in optimizers:
             optimizer.step()
         self.after_step(task)

@@ -19,7 +19,13 @@ from .registry import register_method
 class Single(Method):
     """A network of its own for each task: no forgetting, no transfer, and as many networks as tasks."""
 
-    record = Record("single", "reference: a separate network for each task", memory="O(T)", data_parallel=True)
+    record = Record(
+        "single",
+        "reference: a separate network for each task",
+        memory="O(T)",
+        data_parallel=True,
+        trainers=("supervised", "reinforcement"),
+    )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.net = net

@@ -1,10 +1,12 @@
 """Networks: a backbone that all tasks share, and a head for each task."""
 
+from .actor_critic import ActorCritic
 from .bayesian import BayesianConv2d, BayesianLinear, BayesianMultiHead
 from .multihead import MultiHead
 from .registry import Network, build_network, networks, register_network
 
 __all__ = [
+    "ActorCritic",
     "BayesianConv2d",
     "BayesianLinear",
     "BayesianMultiHead",

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .convolutions import convolutions, features
+from .dropout import Dropout
 from .mlp import Flatten
 from .multihead import MultiHead
 
@@ -86,21 +88,17 @@ def _private_mlp(shape: Sequence[int], latent: int) -> nn.Sequential:
 
 def _shared_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
     """The AlexNet of HAT with more and narrower layers at its end."""
-    first, second = _kernels(shape)
-    convolutions = nn.Sequential(
-        *_convolution(shape[0], 64, first, 0.2), *_convolution(64, 128, second, 0.2), *_convolution(128, 256, 2, 0.5)
-    )
-    widths = [_features(convolutions, shape), width, width, 512, latent]
+    channels = (64, 128, 256)
+    first = convolutions(shape, channels, (0.2, 0.2, 0.5)).values()
+    widths = [features(shape, channels), width, width, 512, latent]
     linear = [module for inputs, outputs in pairwise(widths) for module in _linear(inputs, outputs, 0.5)]
-    return nn.Sequential(*convolutions, Flatten(), *linear)
+    return nn.Sequential(*first, Flatten(), *linear)
 
 
-def _private_conv(shape: Sequence[int], channels: int, latent: int) -> nn.Sequential:
-    first, second = _kernels(shape)
-    convolutions = nn.Sequential(
-        *_convolution(shape[0], channels, first, 0.2), *_convolution(channels, channels, second, 0.5)
-    )
-    return nn.Sequential(*convolutions, Flatten(), nn.Linear(_features(convolutions, shape), latent), nn.ReLU())
+def _private_conv(shape: Sequence[int], width: int, latent: int) -> nn.Sequential:
+    channels = (width, width)
+    first = convolutions(shape, channels, (0.2, 0.5)).values()
+    return nn.Sequential(*first, Flatten(), nn.Linear(features(shape, channels), latent), nn.ReLU())
 
 
 def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
@@ -109,26 +107,4 @@ def _head(latent: int, first: int, second: int, classes: int) -> nn.Sequential:
 
 
 def _linear(inputs: int, outputs: int, dropout: float) -> list[nn.Module]:
-    return [nn.Linear(inputs, outputs), nn.ReLU(), nn.Dropout(dropout)]
-
-
-def _convolution(inputs: int, outputs: int, kernel: int, dropout: float) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, kernel), nn.ReLU(), nn.Dropout(dropout), nn.MaxPool2d(2)]
-
-
-def _kernels(shape: Sequence[int]) -> tuple[int, int]:
-    if len(shape) != 3 or min(shape[1:]) < 20:
-        raise ValueError(
-            f"the convolutional networks of acl need pictures of 20x20 pixels or more, and inputs are {tuple(shape)}: "
-            "use networks='mlp'"
-        )
-    size = min(shape[1:])
-    return size // 8, size // 10
-
-
-@torch.no_grad()
-def _features(convolutions: nn.Sequential, shape: Sequence[int]) -> int:
-    """How many numbers leave the convolutions; found in eval mode, where dropout draws nothing."""
-    count = convolutions.eval()(torch.zeros(1, *shape)).numel()
-    convolutions.train()
-    return int(count)
+    return [nn.Linear(inputs, outputs), nn.ReLU(), Dropout(dropout)]

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .convolutions import ChannelsLast
+from .dropout import PoolReLU
 from .mlp import Flatten
 from .multihead import MultiHead
 
@@ -15,7 +17,7 @@ WeightLayer = nn.Linear | nn.Conv2d
 # What may stand between layers with weights: it must keep units apart, or a closed unit could still speak.
 UNIT_WISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Dropout2d, nn.MaxPool2d,
-    nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, Flatten, nn.Identity,
+    nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, Flatten, nn.Identity, PoolReLU, ChannelsLast,
 )  # fmt: skip
 
 

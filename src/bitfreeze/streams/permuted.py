@@ -2,24 +2,16 @@
 
 from functools import cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..data import load_mnist
-from .stream import Split, Stream, Task, TaskData, validation_of
-
-
-def task_order(seed: int, count: int) -> list[int]:
-    """scikit-learn's ``shuffle(arange(count), random_state=seed)``, which the released loaders use."""
-    order = np.arange(count)
-    np.random.RandomState(seed).shuffle(order)
-    return order.tolist()
+from .stream import Split, Stream, Task, TaskData, shuffled, validation_of
 
 
 def pixel_order(identity: int, position: int, pixels: int) -> Tensor:
     """The permutation of the task ``identity`` that comes at ``position``: seeded with 100 * identity + position."""
-    return torch.tensor(task_order(100 * identity + position, pixels))
+    return torch.tensor(shuffled(pixels, 100 * identity + position))
 
 
 def pmnist(*, seed: int = 0, validation: str = "train", first: str = "permuted", tasks: int = 10) -> Stream:
@@ -27,7 +19,7 @@ def pmnist(*, seed: int = 0, validation: str = "train", first: str = "permuted",
     if first not in ("permuted", "identity"):
         raise ValueError(f"first={first!r} is not known: use 'permuted' or 'identity'")
     read = cache(load_mnist)
-    identities = task_order(seed, tasks)
+    identities = shuffled(tasks, seed)
 
     def permuted(x: Tensor, y: Tensor, task: Task) -> Split:
         flat = x.flatten(1)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class Split:
         return self if ranks.count == 1 else replace(self, x=self.x[mine], y=self.y[mine])
 
     def subset(self, rows: Tensor) -> "Split":
-        return Split(self.x[rows], self.y[rows], self.mean, self.std)
+        return replace(self, x=self.x[rows], y=self.y[rows])
 
 
 @dataclass(frozen=True)
@@ -74,19 +75,32 @@ class Stream:
     load: Callable[[Task], TaskData] = field(repr=False)
 
 
-def hold_out(train: Split, share: float, seed: int) -> tuple[Split, Split]:
-    """Training and validation part: a random ``share`` of the samples is kept for validation."""
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
-    count = int(share * len(train))
+def shuffled(count: int, seed: int) -> list[int]:
+    """scikit-learn's ``shuffle(arange(count), random_state=seed)``, which the released loaders use."""
+    order = np.arange(count)
+    np.random.RandomState(seed).shuffle(order)
+    return order.tolist()
+
+
+def first_tasks(order: list[int], count: int) -> list[int]:
+    """A stream cut short."""
+    if not 1 <= count <= len(order):
+        raise ValueError(f"tasks={count} will not do: give how many of the {len(order)} tasks to learn")
+    return order[:count]
+
+
+def hold_out(train: Split, share: float, order: Tensor) -> tuple[Split, Split]:
+    """Training and held part: the first ``share`` of the samples in the given order is held out, at least one."""
+    count = max(1, int(share * len(train)))
     return train.subset(order[count:].sort().values), train.subset(order[:count].sort().values)
 
 
-def validation_of(train: Split, source: str, seed: int) -> tuple[Split, Split]:
-    """``"train"``: the training set itself, as the released code has it for MNIST; ``"holdout"``: 10 % put aside."""
+def validation_of(train: Split, source: str, seed: int, share: float = 0.1) -> tuple[Split, Split]:
+    """``"train"``: the training set itself, as the released code has it for MNIST; ``"holdout"``: a share put aside."""
     if source == "train":
         return train, train
     if source == "holdout":
-        return hold_out(train, 0.1, seed)
+        return hold_out(train, share, torch.tensor(shuffled(len(train), seed)))
     raise ValueError(f"validation={source!r} is not known: use 'train' or 'holdout'")
 
 
@@ -95,7 +109,8 @@ def for_tuning(stream: Stream, seed: int) -> Stream:
 
     def load(task: Task) -> TaskData:
         data = stream.load(task)
-        fit, held = hold_out(data.train, 0.1, seed + 1)
+        order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed + 1))
+        fit, held = hold_out(data.train, 0.1, order)
         return TaskData(fit, fit if data.valid is data.train else data.valid, held)
 
     return replace(stream, load=load)

@@ -1,0 +1,133 @@
+"""Games: the score of each over the whole sequence, and what it adds up to."""
+
+from collections.abc import Iterable
+from statistics import mean
+
+from ..stored import StoredRun
+from .grouping import grouped
+from .registry import Drawing, register_figure
+from .style import GREY, PALE, grid_shape, headline, line_style, shorten
+
+Curve = dict[int, list[float]]  # steps since the first task began, and the scores of all games met so far
+
+
+@register_figure("rewards", "games: the score of each over the whole sequence, methods side by side")
+def rewards(runs: list[StoredRun]) -> Drawing:
+    from matplotlib.figure import Figure
+
+    groups = _groups(runs, "rewards")
+    labels, common = shorten(list(groups))
+    first = next(iter(groups.values()))[0]
+    games, each = first.tasks, _steps_a_task(first)
+    unit, units = _unit(len(games) * each)
+    random = _random(runs)
+    rows, columns = grid_shape(len(games), 3)
+    figure = Figure(figsize=(max(4.5, 3.0 * columns), 2.1 * rows + 0.5))
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    for u, (axes, game) in enumerate(zip(panels.flat, games, strict=False)):
+        axes.axvspan(u * each / unit, (u + 1) * each / unit, color=PALE, linewidth=0)
+        if u in random:
+            axes.axhline(random[u], color=GREY, linestyle=":", linewidth=1)
+        for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
+            curve = mean_curve([scores(run) for run in group])
+            points = [(steps / unit, values[u]) for steps, values in curve.items() if u < len(values)]
+            axes.plot([x for x, _ in points], [y for _, y in points], **line_style(k), label=label if u == 0 else None)
+        axes.set_title(f"{u + 1}: {game}")
+        axes.set_xlim(0, len(games) * each / unit)
+    for axes in list(panels.flat)[len(games) :]:
+        axes.set_visible(False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("score")
+    for axes in list(panels.flat)[max(0, len(games) - columns) : len(games)]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel(units)
+    figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
+    figure.suptitle(
+        headline([runs[0].stream, common, "grey: while it is trained; dots: random play"], figure.get_figwidth()),
+        fontsize=9,
+    )
+    return Drawing(figure, f"Score of each of {len(games)} games over the whole sequence, for {', '.join(labels)}.")
+
+
+@register_figure("reward", "games: the accumulated normalised reward over the whole sequence")
+def reward(runs: list[StoredRun]) -> Drawing:
+    from matplotlib.figure import Figure
+
+    groups = _groups(runs, "reward")
+    labels, common = shorten(list(groups))
+    random, best = _random(runs), _best(runs)
+    unit, units = _unit(max(steps for run in runs for steps in scores(run)))
+    figure = Figure(figsize=(5.6, 3.2))
+    axes = figure.subplots()
+    ends = []
+    for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
+        curve = mean_curve([scores(run) for run in group])
+        heights = [accumulated(values, random, best) for values in curve.values()]
+        axes.plot([steps / unit for steps in curve], heights, **line_style(k), label=label)
+        ends.append(f"{label} {heights[-1]:.2f}")
+    axes.set_xlabel(units)
+    axes.set_ylabel("accumulated normalised reward")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.grid(axis="y")
+    note = "a game counts 0 at random play, 1 at the best of these runs"
+    figure.suptitle(headline([runs[0].stream, common, note], figure.get_figwidth()), fontsize=9)
+    figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
+    return Drawing(figure, f"Accumulated normalised reward. In the end: {'; '.join(ends)}.")
+
+
+def scores(run: StoredRun) -> Curve:
+    """The mean scores of all games met so far, at each evaluation and after each task."""
+    each, found = _steps_a_task(run), {}
+    for event in run.events:
+        if event["event"] == "evaluation":
+            found[event["task"] * each + event["steps"]] = list(event["scores"])
+        elif event["event"] == "task" and "score" in event:
+            found[(event["task"] + 1) * each] = list(event["score"])
+    return dict(sorted(found.items()))
+
+
+def mean_curve(curves: list[Curve]) -> Curve:
+    """The mean over seeds, where all of them have been evaluated."""
+    common = [steps for steps in curves[0] if all(steps in curve for curve in curves)]
+    return {steps: [mean(s) for s in zip(*(curve[steps] for curve in curves), strict=False)] for steps in common}
+
+
+def accumulated(values: Iterable[float], random: dict[int, float], best: dict[int, float]) -> float:
+    """The paper's sum over games; one that has not been met counts nothing."""
+    spans = [(value, random.get(u, 0.0), best[u]) for u, value in enumerate(values)]
+    return sum((value - low) / (high - low) for value, low, high in spans if high > low)
+
+
+def _groups(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
+    found = grouped([run for run in runs if scores(run)])
+    if not found:
+        raise ValueError(f"{what} needs runs of games that have been evaluated: none of these has")
+    return found
+
+
+def _unit(steps: int) -> tuple[float, str]:
+    return (1e6, "steps (millions)") if steps >= 1e6 else (1e3, "steps (thousands)")
+
+
+def _steps_a_task(run: StoredRun) -> int:
+    return int(run.config["training"].get("steps", 1))
+
+
+def _random(runs: list[StoredRun]) -> dict[int, float]:
+    """Random play in each game, the mean over runs."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for event in run.events:
+            if event["event"] == "random":
+                found.setdefault(event["task"], []).append(event["score"])
+    return {task: mean(values) for task, values in found.items()}
+
+
+def _best(runs: list[StoredRun]) -> dict[int, float]:
+    """The best mean score that any of these runs had in any evaluation of a game."""
+    found: dict[int, float] = {}
+    for run in runs:
+        for values in scores(run).values():
+            for u, value in enumerate(values):
+                found[u] = max(found.get(u, value), value)
+    return found

@@ -1,0 +1,85 @@
+"""A game of a finished task as a moving picture: the agent as it was after some task, on any task."""
+
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..methods import make_method
+from ..nets import build_network
+from ..rl import by_policy, derived_seed, make_games
+from ..streams import streams
+from .config import make_config
+from .store import RunFolder
+
+Picture = NDArray[np.uint8]
+
+
+def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0) -> float:
+    """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score."""
+    saved = folder.read_config()
+    if streams[saved["stream"]].trainer != "reinforcement":
+        raise ValueError(f"{folder.path} is no run of games: there is nothing to play")
+    config = make_config(saved["stream"], saved["method"], saved["variant"], saved["seed"], saved["changes"])
+    games = make_games(config.stream, **config.stream_options)
+    for what, number in (("task", task), ("after", after)):
+        if not 1 <= number <= len(games.tasks):
+            raise ValueError(f"--{what} {number} will not do: the run has tasks 1 to {len(games.tasks)}")
+    method = make_method(config.method, config.method_options)
+    net = build_network(config.network, games.shape, [t.classes for t in games.tasks])
+    method.build(net, games.tasks).load_state_dict(folder.read_tensors("weights", after - 1))
+    chosen = games.tasks[task - 1]
+    choose = by_policy(method, chosen, config.settings.greedy, seed)
+    environments = games.worlds[task - 1].make(1, pictures=True)
+    seen, score = environments.reset(derived_seed(config.seed, 3, seed)), 0.0
+    pictures = [_with_score(environments.picture(), score)]
+    for _ in range(config.settings.game_steps):
+        step = environments.step(choose(seen))
+        seen, score = step.seen, score + float(step.reward[0])
+        if step.over[0]:
+            break
+        pictures.append(_with_score(environments.picture(), score))
+    environments.close()
+    write_pictures(pictures, out)
+    return score
+
+
+def _with_score(picture: Picture, score: float) -> Picture:
+    """The score in a corner."""
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(picture)
+    ImageDraw.Draw(image).text((4, 2), f"{score:g}", fill=(255, 255, 255), stroke_width=1, stroke_fill=(0, 0, 0))
+    return np.asarray(image)
+
+
+def write_pictures(pictures: Iterable[Picture], out: Path, rate: int = 15) -> None:
+    """As GIF, or as MP4 where the name ends so and ffmpeg is there; ``rate`` pictures a second."""
+    frames = list(pictures)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    writers = {".gif": _write_gif, ".mp4": _write_mp4}
+    if out.suffix not in writers:
+        raise ValueError(f"{out.name} is neither .gif nor .mp4")
+    writers[out.suffix](frames, out, rate)
+
+
+def _write_gif(frames: list[Picture], out: Path, rate: int) -> None:
+    from PIL import Image
+
+    first, *others = (Image.fromarray(frame) for frame in frames)
+    first.save(out, save_all=True, append_images=others, duration=1000 // rate, loop=0)
+
+
+def _write_mp4(frames: list[Picture], out: Path, rate: int) -> None:
+    if shutil.which("ffmpeg") is None:
+        raise ValueError("ffmpeg, which writes MP4, is not installed: give a name that ends in .gif")
+    height, width = frames[0].shape[:2]
+    command: list[Any] = [
+        "ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
+        "-r", str(rate), "-i", "-", "-pix_fmt", "yuv420p", str(out),
+    ]  # fmt: skip
+    subprocess.run(command, input=b"".join(frame.tobytes() for frame in frames), check=True)

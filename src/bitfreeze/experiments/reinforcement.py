@@ -1,0 +1,126 @@
+"""Runs of streams of games: PPO, and the scores of whole games."""
+
+import time
+from statistics import mean
+from typing import Any
+
+import torch
+
+from ..rl import PPO, Games, Settings, Update, at_random, by_policy, derived_seed, game_scores, make_games
+from ..streams import Task, TaskData
+from . import metrics
+from .config import Config
+from .run import Run
+from .store import RunFolder
+
+RANDOM, PLAYED = 1, 2  # purposes of seeds apart from those of training
+
+
+class ReinforcementRun(Run):
+    figures = "score"
+
+    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
+        super().__init__(config, folder, checkpoint_seconds, keep_bits)
+        if self.method.momentum or self.method.weight_decay or self.method.clip is not None:
+            raise ValueError("momentum, weight_decay and clip of a method are for SGD: PPO has training.max_grad_norm")
+
+    def _open(self) -> Games:
+        self.games = make_games(self.config.stream, **self.config.stream_options)
+        self.settings: Settings = self.config.settings
+        self.evaluation_seconds = 0.0
+        self.random: list[list[float]] = []  # for each task the scores of random play
+        self.learned: list[bool] = []  # whether a task, once trained, was played better than at random
+        self.best: list[float] = []  # for each task its highest mean in any evaluation
+        return self.games
+
+    def _own_state(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("evaluation_seconds", "random", "learned", "best")}
+
+    def _cap(self) -> dict[str, int]:
+        return {"updates_cap": self.settings.updates}
+
+    def _train(self, task: Task, state: dict[str, Any] | None) -> TaskData:
+        environments = self.games.worlds[task.index].make(self.settings.copies, threads=torch.get_num_threads())
+        ppo = PPO(self.method, task, environments, self.settings, derived_seed(self.config.seed, 0, task.index))
+        if state is None:
+            self._play_at_random(task)
+            self._evaluate(task, 0)
+        else:
+            ppo.load_state_dict(state)
+            self._say_if_games_begin_anew(task, ppo)
+        points = {
+            round(k * self.settings.updates / self.settings.evaluations) for k in range(self.settings.evaluations)
+        }
+        for update in ppo.updates():
+            self._note(task, update)
+            if update.number in points:
+                self._evaluate(task, update.steps)
+            if ppo.can_pause:
+                self._save_now_and_then(ppo.state_dict())
+        self._save(ppo.state_dict())
+        environments.close()
+        return ppo.seen()
+
+    def _say_if_games_begin_anew(self, task: Task, ppo: PPO) -> None:
+        if self.settings.restart == 0 and ppo.done < self.settings.updates:
+            text = "games cannot be saved in the middle: all begin anew"
+            self.folder.event("continued", task=task.index, update=ppo.done, note=text)
+
+    def _note(self, task: Task, update: Update) -> None:
+        score = mean(update.scores) if update.scores else None
+        self.folder.event(
+            "update", task=task.index, update=update.number, steps=update.steps, lr=update.lr, loss=update.loss,
+            entropy=update.entropy, games=len(update.scores), score=score,
+        )  # fmt: skip
+
+    # whole games
+
+    def _play_at_random(self, task: Task) -> None:
+        started, seed = time.monotonic(), derived_seed(self.config.seed, RANDOM, task.index)
+        choose, games = at_random(task.classes, seed), self.settings.final_games
+        self.random.append(game_scores(self.games.worlds[task.index], choose, games, self.settings.game_steps, seed))
+        self.evaluation_seconds += time.monotonic() - started
+        self.folder.event("random", task=task.index, score=mean(self.random[-1]), scores=self.random[-1])
+
+    def _play(self, task: Task, games: int) -> list[float]:
+        """The scores of the same games each time it is asked: what differs is the agent."""
+        seed = derived_seed(self.config.seed, PLAYED, task.index)
+        choose = by_policy(self.method, task, self.settings.greedy, seed)
+        return game_scores(self.games.worlds[task.index], choose, games, self.settings.game_steps, seed)
+
+    def _evaluate_all(self, task: Task, games: int) -> tuple[list[list[float]], float]:
+        """All tasks so far, and how long it took."""
+        started = time.monotonic()
+        self.net.eval()
+        played = [self._play(u, games) for u in self.tasks[: task.index + 1]]
+        self.net.train()
+        self.best += [-float("inf")] * (len(played) - len(self.best))
+        self.best = [max(known, mean(scores)) for known, scores in zip(self.best, played, strict=True)]
+        seconds = time.monotonic() - started
+        self.evaluation_seconds += seconds
+        return played, seconds
+
+    def _evaluate(self, task: Task, steps: int) -> None:
+        played, seconds = self._evaluate_all(task, self.settings.games)
+        self.folder.event(
+            "evaluation", task=task.index, steps=steps, scores=[mean(scores) for scores in played], seconds=seconds
+        )
+
+    def _test(self, task: Task) -> tuple[list[float], dict[str, Any]]:
+        played, seconds = self._evaluate_all(task, self.settings.final_games)
+        self.learned.append(metrics.is_above(played[-1], self.random[task.index]))
+        self.folder.write_tensors("weights", task.index, self.net.state_dict())
+        means = [mean(scores) for scores in played]
+        return means, {"games": played, "learned": self.learned[-1], "evaluation_seconds": seconds}
+
+    def _result(self) -> dict[str, Any]:
+        random = [mean(scores) for scores in self.random]
+        return {
+            "final": self.matrix[-1],
+            "after_learning": [self.matrix[t][t] for t in range(len(self.matrix))],
+            "random": random,
+            "best": self.best,
+            "learned": self.learned,
+            "kept": metrics.share_kept(self.matrix, random, self.learned),
+            "evaluation_seconds": self.evaluation_seconds,
+        }

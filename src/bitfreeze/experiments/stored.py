@@ -1,0 +1,102 @@
+"""Runs that are on disk, for looking at: finding them, and what they hold. Nothing here writes."""
+
+import tomllib
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .bit_history import BitHistory
+from .store import Event, RunFolder
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One run, finished or not."""
+
+    folder: RunFolder
+    config: dict[str, Any]
+
+    @property
+    def stream(self) -> str:
+        return str(self.config["stream"])
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"])
+
+    @property
+    def label(self) -> str:
+        """Method, variant and changes: what runs that differ only in their seed have in common."""
+        return " ".join(word for word in (self.method, self.config["variant"], *self.config["changes"]) if word)
+
+    @property
+    def title(self) -> str:
+        return f"{self.stream} {self.label} seed {self.config['seed']}"
+
+    @cached_property
+    def events(self) -> list[Event]:
+        return self.folder.events()
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The names of the tasks; none before the run has begun."""
+        return list(next((event["tasks"] for event in self.events if event["event"] == "started"), []))
+
+    @cached_property
+    def matrix(self) -> list[list[float]]:
+        return self.folder.read_matrix()
+
+    @property
+    def result(self) -> Event | None:
+        return self.events[-1] if self.events and self.events[-1]["event"] == "finished" else None
+
+    @cached_property
+    def bits(self) -> BitHistory | None:
+        """What was kept of its frozen bits; None where nothing was."""
+        files = sorted((self.folder.path / "bits").glob("task*.safetensors"), key=lambda f: int(f.stem[4:]))
+        return BitHistory(files, self.config["method_options"]) if files else None
+
+
+def find_runs(root: Path, places: list[str], only: str = "", without: str = "") -> list[StoredRun]:
+    """All runs below these places, each a folder or a name below ``root`` (a stream, a method's folder, a run).
+
+    ``only`` and ``without`` look at the words of variant and changes, as `bitfreeze table` does.
+    """
+    files = {file.resolve(): file for place in places or [""] for file in _configs(root, place)}
+    runs = [run for file in sorted(files) if (run := _read(file)) is not None]
+    kept = [run for run in runs if (not only or only in _words(run)) and without not in _words(run)]
+    if not kept:
+        where = ", ".join(places) or str(root)
+        raise ValueError(f"there is no run in {where} to look at: bitfreeze run digits5 makes one in seconds")
+    return kept
+
+
+def _configs(root: Path, place: str) -> list[Path]:
+    for folder in (root / place, Path(place)) if place else (root,):
+        found = list(folder.rglob("config.toml"))
+        if found:
+            return found
+    if place:
+        raise ValueError(f"there is no run in {place!r}, neither as a folder nor below {root}")
+    return []
+
+
+def _read(file: Path) -> StoredRun | None:
+    """A run whose settings cannot be read is named and left out."""
+    try:
+        config = tomllib.loads(file.read_text())
+        config = {"variant": "", "changes": [], "method_options": {}, **config}
+        missing = [name for name in ("stream", "method", "seed", "training") if name not in config]
+    except (OSError, ValueError) as error:
+        warnings.warn(f"{file} cannot be read ({error}): the run is left out", stacklevel=3)
+        return None
+    if missing:
+        warnings.warn(f"{file} does not say {' and '.join(missing)}: the run is left out", stacklevel=3)
+        return None
+    return StoredRun(RunFolder(file.parent), config)
+
+
+def _words(run: StoredRun) -> list[str]:
+    return [word for word in (run.config["variant"], *run.config["changes"]) if word] or ["preset"]

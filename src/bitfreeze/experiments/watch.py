@@ -1,0 +1,115 @@
+"""The report, served while runs go on. It reads only; figures are drawn anew when a run has learned another task."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from .live import going_on
+from .report import build_page
+from .stored import StoredRun, find_runs
+
+
+class Watcher(ThreadingHTTPServer):
+    """Serves ``/`` and ``/live.json``, and nothing else."""
+
+    daemon_threads = True
+
+    def __init__(self, root: Path, places: list[str], host: str, port: int) -> None:
+        self.root, self.places = root, places
+        self.loopback = host == "localhost" or _is_loopback(host)
+        self.drawing = threading.Lock()
+        self.state, self.page = "", b""
+        super().__init__((host, port), _Handler)
+
+    @property
+    def address(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
+
+    def runs(self) -> list[StoredRun]:
+        try:
+            return find_runs(self.root, self.places)
+        except ValueError:  # none yet: they will come
+            return []
+
+    def current_page(self) -> bytes:
+        """The page of what has been learned so far."""
+        runs = self.runs()
+        with self.drawing:
+            state = _state(runs)
+            if state != self.state:
+                self.page = build_page(runs, live=state).encode()
+                self.state = state
+            return self.page
+
+    def live(self) -> bytes:
+        runs = self.runs()
+        return json.dumps({"page": _state(runs), "runs": going_on(runs)}).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Watcher
+
+    def do_GET(self) -> None:
+        answers = {
+            "/": ("text/html; charset=utf-8", self.server.current_page),
+            "/live.json": ("application/json", self.server.live),
+        }
+        found = answers.get(urlsplit(self.path).path)
+        if not self._is_for_us():
+            self.send_error(403, "This name is not the one that is served")
+        elif found is None:
+            self.send_error(404, "There is only the page itself")
+        else:
+            self._answer(*found)
+
+    def _answer(self, kind: str, make: Callable[[], bytes]) -> None:
+        try:
+            body = make()
+        except (ValueError, OSError) as error:  # a run that cannot be read, or that is being deleted
+            self.send_error(500, explain=str(error))
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _is_for_us(self) -> bool:
+        """On this machine only by its own names, so that no other site's page can ask under a name of its own."""
+        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        return not self.server.loopback or name == "localhost" or _is_loopback(name)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not a line for each question that the page asks."""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _state(runs: list[StoredRun]) -> str:
+    """Changes when a run comes, has learned another task, or ends."""
+    parts = sorted(f"{run.folder.path}:{len(run.matrix)}:{run.result is not None}" for run in runs)
+    return sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+@contextmanager
+def watcher(root: Path, places: list[str], host: str = "127.0.0.1", port: int = 0) -> Iterator[Watcher]:
+    """A server that has its port; ``serve_forever`` starts it."""
+    server = Watcher(root, places, host, port)
+    try:
+        yield server
+    finally:
+        server.server_close()

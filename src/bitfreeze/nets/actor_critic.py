@@ -1,0 +1,86 @@
+"""Networks for reinforcement learning: a backbone that all tasks share, and an actor and a critic for each task."""
+
+from collections.abc import Sequence
+from math import prod, sqrt
+
+import torch
+from torch import Tensor, nn
+
+from .mlp import Flatten
+from .multihead import MultiHead
+
+
+class ActorCritic(MultiHead):
+    """``net(x, task)`` gives the scores of that task's actions; ``net.act`` the value of the state too."""
+
+    def __init__(self, backbone: nn.Module, features: int, actions: Sequence[int]) -> None:
+        super().__init__(backbone, features, actions)
+        self.critics = nn.ModuleList(nn.Linear(features, 1) for _ in actions)
+        _start(self.backbone, sqrt(2))
+        _start(self.heads, 0.01)  # so that every action is as likely at first
+        _start(self.critics, 1.0)
+
+    def act(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
+        """Scores of the actions and the value of each state, from one pass through the backbone."""
+        features = self.backbone(x)
+        return self.heads[task](features), self.critics[task](features).squeeze(1)
+
+
+class Pixels(nn.Module):
+    """uint8 to the range from 0 to 1. Pictures are kept as bytes until a network sees them.
+
+    Channels come last in memory, which convolutions on a CPU are faster with; weights may lie as they like.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(torch.float32, memory_format=torch.channels_last).div_(255)
+
+
+def convolutional(shape: Sequence[int], actions: Sequence[int], channels: Sequence[int], width: int) -> ActorCritic:
+    """8x8 with stride 4, 4x4 with stride 2 and 3x3 convolutions, then one linear layer, with ReLU throughout."""
+    if len(shape) != 3 or min(shape[1:]) < 36:
+        raise ValueError(
+            f"observations of shape {list(shape)} are no pictures of at least 36x36: for vectors use "
+            "network.kind=policy_mlp"
+        )
+    one, two, three = channels
+    layers: list[nn.Module] = [Pixels()]
+    for before, after, kernel, stride in ((shape[0], one, 8, 4), (one, two, 4, 2), (two, three, 3, 1)):
+        layers += [nn.Conv2d(before, after, kernel, stride), nn.ReLU()]
+    layers += [nn.Flatten()]
+    with torch.no_grad():
+        features = nn.Sequential(*layers)(torch.zeros(1, *shape, dtype=torch.uint8)).shape[1]
+    layers += [nn.Linear(features, width), nn.ReLU()]
+    return ActorCritic(nn.Sequential(*layers), width, actions)
+
+
+def paper(shape: Sequence[int], actions: Sequence[int]) -> ActorCritic:
+    return convolutional(shape, actions, (32, 64, 128), 1024)
+
+
+def nature(shape: Sequence[int], actions: Sequence[int]) -> ActorCritic:
+    return convolutional(shape, actions, (32, 64, 64), 512)
+
+
+def small(shape: Sequence[int], actions: Sequence[int]) -> ActorCritic:
+    return convolutional(shape, actions, (16, 32, 32), 256)
+
+
+def policy_mlp(shape: Sequence[int], actions: Sequence[int], hidden: Sequence[int] = (64, 64)) -> ActorCritic:
+    """Linear layers with tanh, for observations that are vectors."""
+    if not hidden or not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"hidden={list(hidden)} will not do: give the widths of the hidden layers, each at least 1")
+    if len(shape) != 1:
+        raise ValueError(f"observations of shape {list(shape)} are no vectors: use network.kind=paper, nature or small")
+    layers: list[nn.Module] = [Flatten()]
+    for before, after in zip((prod(shape), *hidden), hidden, strict=False):
+        layers += [nn.Linear(before, after), nn.Tanh()]
+    return ActorCritic(nn.Sequential(*layers), hidden[-1], actions)
+
+
+def _start(part: nn.Module, gain: float) -> None:
+    """Orthogonal weights, no biases."""
+    for module in part.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.orthogonal_(module.weight, gain)
+            nn.init.zeros_(module.bias)  # type: ignore[arg-type]

@@ -1,0 +1,249 @@
+"""Runs of games: cut off and started again, scores as rows and tables, and games to look at."""
+
+import csv
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from bitfreeze.cli import main
+from bitfreeze.experiments import metrics
+from bitfreeze.experiments.config import make_config, parse_count
+from bitfreeze.experiments.rows import finished_rows, to_csv
+from bitfreeze.experiments.runner import run
+from bitfreeze.experiments.store import RunFolder
+from bitfreeze.experiments.table import summarise, to_markdown, to_page
+from bitfreeze.methods import methods
+
+pytest.importorskip("gymnasium", reason="needs the extra 'atari'")
+
+SMALL = [
+    'stream.envs=["CartPole-v1", "Acrobot-v1?permute=1"]', "training.steps=384", "training.copies=4",
+    "training.rollout=16", "training.restart=2", "training.evaluations=2", "training.games=2",
+    "training.final_games=3", "training.states=100", "training.game_steps=30",
+    "training.epochs=2", "training.minibatches=2", "network.hidden=[16, 16]",
+]  # fmt: skip
+ABLE = [name for name, method in methods.items() if "reinforcement" in method.record.trainers]
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_after(updates: int):
+    left = [updates]
+
+    def count(event):
+        left[0] -= event["event"] == "update"
+        if left[0] < 0:
+            raise Cut
+
+    return count
+
+
+@pytest.mark.parametrize("method", ABLE)
+def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
+    config = make_config("control", method, changes=SMALL)
+    run(config, tmp_path / "whole")
+    for attempt in range(20):
+        try:
+            run(config, tmp_path / "parts", [cut_after(3)], checkpoint_seconds=0)
+            break
+        except Cut:
+            assert attempt < 19
+    folders = [RunFolder(tmp_path / side / config.name) for side in ("whole", "parts")]
+    whole, parts = ((folder.path / "score.csv").read_bytes() for folder in folders)
+    assert whole == parts
+    assert len(folders[0].read_matrix("score")[-1]) == 2
+    last = [(folder.path / "weights" / "task2.safetensors").read_bytes() for folder in folders]
+    assert last[0] == last[1]
+    events = folders[1].events()
+    assert [event["n"] for event in events] == list(range(len(events)))
+    assert sum(event["event"] == "update" for event in events) == 2 * 6
+    assert [event["steps"] for event in events if event["event"] == "evaluation"] == [0, 192] * 2
+    assert attempt >= 2
+
+
+def start(root: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "bitfreeze", "run", "control", "--method", "blip", "--threads", "1"]
+    more = ["--checkpoint-seconds", "0", "--set", *SMALL]
+    environment = {**os.environ, "BITFREEZE_RUNS": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def finish_process(process: subprocess.Popen) -> int:
+    process.communicate(timeout=200)
+    return process.returncode
+
+
+def test_killed_at_random_moments(tmp_path):
+    config = make_config("control", "blip", changes=SMALL)
+    assert finish_process(start(tmp_path / "whole")) == 0
+    folder, moments = tmp_path / "killed" / config.name, random.Random(0)
+    for _ in range(3):
+        process = start(tmp_path / "killed")
+        seen, deadline = len(RunFolder(folder).events()), time.monotonic() + 60
+        while len(RunFolder(folder).events()) <= seen and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # from now on any moment will do
+        time.sleep(moments.random() * 0.4)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert finish_process(start(tmp_path / "killed")) == 0
+    assert (folder / "score.csv").read_bytes() == (tmp_path / "whole" / config.name / "score.csv").read_bytes()
+
+
+def test_atari_goes_on_from_new_games_and_says_so(tmp_path):
+    pytest.importorskip("ale_py")
+    changes = [
+        'stream.envs=["ALE/Boxing-v5"]', "network.kind=small", "training.steps=48", "training.copies=2",
+        "training.rollout=8", "training.minibatches=2", "training.epochs=1", "training.evaluations=1",
+        "training.games=1", "training.final_games=2", "training.states=20", "training.game_steps=4",
+    ]  # fmt: skip
+    config = make_config("atari6", "blip", changes=changes)
+    with pytest.raises(Cut):
+        run(config, tmp_path, [cut_after(1)], checkpoint_seconds=0)
+    result = run(config, tmp_path)
+    events = RunFolder(tmp_path / config.name).events()
+    (note,) = [event for event in events if event["event"] == "continued"]
+    assert note["update"] == 1
+    assert "begin anew" in note["note"]
+    assert [event["update"] for event in events if event["event"] == "update"] == [1, 2, 3]
+    assert result["final"] == RunFolder(tmp_path / config.name).read_matrix("score")[-1]
+    assert 0 < events[-2]["capacity"] < 1
+
+
+def test_methods_without_a_part_in_reinforcement_learning_are_refused():
+    assert set(ABLE) == {"ft", "ft_fix", "ewc", "blip", "single"}
+    with pytest.raises(
+        ValueError, match="hat has no part in reinforcement learning, which atari6 needs: use one of blip"
+    ):
+        make_config("atari6", "hat")
+    with pytest.raises(ValueError, match="no network for reinforcement learning 'mlp'"):
+        make_config("atari6", "ft", changes=["network.kind=mlp"])
+    with pytest.raises(ValueError, match="no network for supervised learning 'nature'"):
+        make_config("digits5", "ft", changes=["network.kind=nature"])
+
+
+def test_options_of_sgd_are_refused(tmp_path):
+    config = make_config("control", "ft", changes=[*SMALL, "method.momentum=0.9"])
+    with pytest.raises(ValueError, match=r"PPO has training\.max_grad_norm"):
+        run(config, tmp_path)
+    assert not list(tmp_path.rglob("config.toml"))
+
+
+def test_atari_has_the_released_settings():
+    config = make_config("atari6", "blip", "released")
+    settings = config.settings
+    assert (settings.updates, settings.batch, settings.lr, settings.clip) == (5000, 2000, 2.5e-4, 0.1)
+    assert config.method_options["prior"] == pytest.approx(5e-18 * 62**2, rel=1e-2)
+    ewc = make_config("atari6", "ewc").method_options
+    assert ewc["strength"] == pytest.approx(5000 / 62, rel=1e-2)
+    assert (ewc["accumulate"], ewc["labels"]) == ("sum", "sample")
+
+
+@pytest.mark.parametrize(("text", "count"), [("10M", 10_000_000), ("200k", 200_000), ("1.5k", 1500), ("77", 77)])
+def test_counts_may_have_units(text, count):
+    assert parse_count(text) == count
+    with pytest.raises(ValueError, match="is no number of steps"):
+        parse_count(f"{text} steps")
+
+
+# figures
+
+
+def test_a_game_is_learned_if_it_is_played_better_than_at_random_by_two_standard_errors():
+    at_random = [0.0, 2.0] * 10
+    error = (2 * stdev(at_random) ** 2 / 20) ** 0.5
+    assert metrics.is_above([score + 2.01 * error for score in at_random], at_random)
+    assert not metrics.is_above([score + 1.99 * error for score in at_random], at_random)
+    assert metrics.is_above([500.0] * 20, [20.0] * 20)
+    assert not metrics.is_above([500.0], [20.0])
+
+
+def test_the_share_kept_counts_learned_games_without_the_last():
+    scores = [[10.0], [6.0, 30.0], [4.0, 20.0, 9.0]]
+    at_random = [2.0, 10.0, 0.0]
+    assert metrics.share_kept(scores, at_random, [True, True, True]) == pytest.approx((2 / 8 + 10 / 20) / 2)
+    assert metrics.share_kept(scores, at_random, [True, False, True]) == pytest.approx(2 / 8)
+    assert metrics.share_kept(scores, at_random, [False, False, True]) is None
+
+
+def finish(root, method, seed, final, best, kept=0.5):
+    config = make_config("control", method, "", seed, ['stream.envs=["A","B"]'])
+    folder = RunFolder(root / config.name)
+    folder.path.mkdir(parents=True)
+    folder.write_config(config)
+    folder.event("started", tasks=["A", "B"], learned=0, updates_cap=3)
+    folder.event("task", task=1, score=final)
+    folder.event(
+        "finished", final=final, after_learning=[8.0, 9.0], random=[1.0, -5.0], best=best, learned=[True, False],
+        kept=kept, evaluation_seconds=3.0, model_bytes=10, extra_bytes=1_000_000, buffer_bytes=0, seconds=60.0,
+    )  # fmt: skip
+
+
+def test_normalised_reward_is_from_random_play_to_the_best_of_the_compared_runs(tmp_path):
+    finish(tmp_path, "ft", 0, [1.0, 15.0], [6.0, 15.0])
+    finish(tmp_path, "blip", 0, [6.0, 5.0], [11.0, 10.0])
+    finish(tmp_path, "blip", 1, [11.0, 10.0], [11.0, 12.0], kept=None)
+    rows = finished_rows(tmp_path, "control")
+    blip, ft = summarise(rows, "control")
+    assert [row["reward"] for row in ft.rows] == [pytest.approx(0 + 1)]
+    rewards = [5 / 10 + 10 / 20, 1 + 15 / 20]
+    assert [row["reward"] for row in blip.rows] == [pytest.approx(value) for value in rewards]
+    (alone,) = summarise([row for row in rows if row["method"] == "ft"], "control")
+    assert [row["reward"] for row in alone.rows] == [pytest.approx(0 + 1)]
+    text = to_markdown(summarise(rows, "control", "ft"), "ft")
+    assert f"{mean(rewards):.2f} ± {stdev(rewards):.2f} | 50% | 1.0 ± 0.0 | 8.5 ± 3.5 | 7.5 ± 3.5" in text
+    assert "Protocol: ours settings; PPO with Adam lr 0.001 falling to 0" in to_page(rows, "control")
+    table = list(csv.DictReader(io.StringIO(to_csv(rows))))
+    assert [row["score B"] for row in table] == ["5.0", "10.0", "15.0"]
+    assert table[0]["random A"] == "1.0"
+    assert table[0]["command"].startswith("bitfreeze run control --method blip")
+    assert "environment" not in table[0]
+
+
+# commands
+
+
+@pytest.fixture
+def type_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
+
+    def command(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["bitfreeze", *words])
+        main()
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_commands_run_show_and_play(type_in, tmp_path):
+    from PIL import Image
+
+    few = [change for change in SMALL if not change.startswith(("stream", "training.steps"))]
+    out = type_in("run", "control", "--method", "ft", "--steps", "0.128k", "--envs", "CartPole-v1", "--set", *few)
+    assert "| reward |" in out
+    assert "CartPole-v1" in out
+    (folder,) = (tmp_path / "control").glob("ft*/seed0")
+    assert "score on each task, after each task" in type_in("show", str(folder))
+    told = type_in("play", str(folder), "--task", "1", "--after", "1")
+    with Image.open(next((folder / "play").glob("*.gif"))) as picture:
+        frames = picture.n_frames
+    score = float(told.split()[1].rstrip(":"))
+    assert frames == min(score + 1, 31) - (score < 30)  # a point a step; the last step shows the next game
+    with pytest.raises(SystemExit, match="--task 2 will not do"):
+        type_in("play", str(folder), "--task", "2", "--after", "1")
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert next(event for event in events if event["event"] == "random")["scores"]
+
+
+def test_settings_of_games_are_listed_with_what_they_mean(type_in):
+    assert "--set training.gae_lambda=0.95  (lambda of generalised" in type_in("list", "atari6")

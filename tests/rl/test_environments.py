@@ -1,0 +1,167 @@
+"""Environments: real games with few steps."""
+
+import numpy as np
+import pytest
+
+from bitfreeze.rl import World, at_random, derived_seed, game_scores
+from bitfreeze.rl.games import ATARI6, games
+
+pytest.importorskip("ale_py", reason="needs the extra 'atari'")
+
+
+def play(environments, steps: int, seed: int = 3):
+    """Random actions, always the same."""
+    random = np.random.default_rng(0)
+    yield environments.reset(seed), None, None
+    for _ in range(steps):
+        actions = random.integers(environments.actions, size=environments.count)
+        step = environments.step(actions)
+        yield step.seen, step, actions
+
+
+def test_the_six_games_have_the_action_sets_of_the_paper():
+    stream = games("atari6", ATARI6)
+    assert [task.classes for task in stream.tasks] == [14, 18, 18, 18, 18, 6]
+    assert stream.shape == (4, 84, 84)
+
+
+def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
+    """As ale-py flags it with life_loss_info; and frames from before it are gone from what is seen."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    ours = World("ALE/SpaceInvaders-v5").make(2)
+    other = AtariVectorEnv("space_invaders", 2, life_loss_info=True, reward_clipping=False, num_threads=1)
+    lives = other.reset(seed=3)[1]["lives"]
+    lost = 0
+    for seen, step, actions in play(ours, 230):
+        if step is None:
+            assert not seen[:, :3].any()  # a game begins with zeros too
+            continue
+        frames, reward, terminated, _, info = other.step(actions)
+        if step.over.any():
+            break
+        assert (step.ended == terminated).all()
+        assert (step.ended == (info["lives"] < lives)).all()
+        assert (reward == step.reward).all()
+        assert np.array_equal(frames[:, -1], seen[:, -1])
+        for row in np.flatnonzero(step.ended):
+            lost += 1
+            assert not seen[row, :3].any()
+            assert seen[row, 3].any()
+            assert frames[row, :3].any()
+        lives = info["lives"]
+    assert lost >= 2
+    assert info["frame_number"].min() > 800  # no game has begun anew
+    ours.close()
+
+
+def test_scores_are_raw_and_the_same_seed_gives_the_same_game():
+    world = World("ALE/SpaceInvaders-v5")
+    first, again, other = (
+        [(seen.copy(), step) for seen, step, _ in play(world.make(2), 120, seed)] for seed in (5, 5, 6)
+    )
+    assert all(np.array_equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
+    rewards = np.array([step.reward for _, step in first if step is not None])
+    assert rewards.max() >= 5
+    assert rewards.sum() != np.sign(rewards).sum()
+
+
+def test_a_picture_shows_the_game_that_is_played():
+    environments = World("ALE/Boxing-v5").make(1, pictures=True)
+    for _ in play(environments, 40):
+        pass
+    assert environments.picture().shape == (210, 160, 3)
+    assert environments.picture().std((0, 1)).min() > 0
+    grey, colours = (side.step(np.array([1])) for side in (environments.games, environments.twin))
+    for name in ("frame_number", "episode_frame_number", "lives"):  # as many no-ops at the start, as many frames since
+        assert (grey[4][name] == colours[4][name]).all()
+    environments.close()
+
+
+def test_an_unknown_game_is_refused():
+    with pytest.raises(ValueError, match="there is no game 'ALE/KungFu-v5': games are named like"):
+        World("ALE/KungFu-v5").make(1)
+
+
+def test_games_are_whole_and_each_copy_counts_once():
+    """CartPole at random: a score is the length of its game, and longer games are not left out."""
+    world = World("CartPole-v1")
+    scores = game_scores(world, at_random(2, 0), 20, 500, seed=1)
+    assert scores == game_scores(world, at_random(2, 0), 20, 500, seed=1)
+    assert max(scores) > 2 * min(scores)
+    limited = game_scores(world, at_random(2, 0), 20, 12, seed=1)
+    assert max(limited) == 12
+    assert [min(score, 12) for score in scores[:1]] == limited[:1]
+
+
+# variants
+
+
+def test_permuted_mirrored_and_reversed_are_the_same_world_seen_otherwise():
+    plain, changed = World("CartPole-v1").make(2), World("CartPole-v1?permute=1&mirror=1&reverse=1").make(2)
+    order = np.random.RandomState(1).permutation(4)
+    assert order.tolist() != [0, 1, 2, 3]
+    assert np.array_equal(-plain.reset(4)[:, order], changed.reset(4))
+    random = np.random.default_rng(0)
+    ends = 0
+    for _ in range(60):
+        actions = random.integers(2, size=2)
+        a, b = plain.step(actions), changed.step(1 - actions)
+        assert np.array_equal(-a.seen[:, order], b.seen)
+        assert (a.ended == b.ended).all()
+        ends += int(a.ended.sum())
+    assert ends > 0
+
+
+def test_changed_physics_are_another_world():
+    plain, heavy = World("CartPole-v1").make(1), World("CartPole-v1?gravity=50").make(1)
+    assert np.array_equal(plain.reset(4), heavy.reset(4))
+    for _ in range(5):
+        a, b = plain.step(np.array([1])), heavy.step(np.array([1]))
+    assert not np.allclose(a.seen, b.seen)
+
+
+def test_a_new_game_begins_within_the_step_and_time_that_is_up_is_no_end():
+    world = World("MountainCar-v0").make(2)
+    seen = world.reset(0)
+    for number in range(1, 201):
+        before = seen
+        step = world.step(np.array([1, 1]))
+        seen = step.seen
+        assert step.cut.all() == (number == 200)
+    assert (step.ended & step.over).all()
+    assert np.abs(step.last - before).max() < 0.1  # the last of the old game
+    assert not np.allclose(step.last, seen)
+    assert (np.abs(seen[:, 1]) == 0).all()  # at rest: the first of the next
+
+
+def test_shorter_observations_are_filled_up_and_heads_fit_their_actions():
+    stream = games("control", ["CartPole-v1", "Acrobot-v1"])
+    assert stream.shape == (6,)
+    assert [task.classes for task in stream.tasks] == [2, 3]
+    seen = stream.worlds[0].make(2).reset(0)
+    assert seen.shape == (2, 6)
+    assert not seen[:, 4:].any()
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ([], "stream.envs is empty"),
+        (["CartPole-v9"], "Gymnasium cannot make 'CartPole-v9'"),
+        (["CartPole-v1?gravty=2"], "changes 'gravty', which is no number of that environment"),
+        (["CartPole-v1?gravity=much"], "gravity=much in .* is no number"),
+        (["Pendulum-v1"], "only vectors and a choice among actions"),
+        (["CartPole-v1", "ALE/Boxing-v5"], "pictures and vectors cannot share a network"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_a_sentence(names, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        games("control", names)
+
+
+def test_seeds_for_different_purposes_are_apart():
+    seeds = {derived_seed(a, b, c) for a in range(5) for b in range(3) for c in range(6)}
+    assert len(seeds) == 90
+    assert max(seeds) + 100 < 2**31

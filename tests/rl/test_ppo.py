@@ -1,0 +1,308 @@
+"""PPO against closed forms, brute force and what must not move."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bitfreeze.methods import make_method
+from bitfreeze.nets import build_network
+from bitfreeze.rl import PPO, Settings, Step, by_policy, game_scores
+from bitfreeze.rl.environments import World
+from bitfreeze.rl.ppo import Samples, advantages, ppo_loss
+from bitfreeze.streams import Task
+
+TINY = Settings(
+    steps=128, copies=4, rollout=8, epochs=2, minibatches=2, lr=1e-2, clip_rewards=False, states=40, restart=2
+)
+
+
+class Walk:
+    """A world small enough to be known: a place on a line, 1 a step to the right; over at 5, cut after 7 steps."""
+
+    shape, actions, dtype = (2,), 2, np.dtype(np.float32)
+
+    def __init__(self, count: int, score: float = 1.0) -> None:
+        self.count, self.score = count, score
+
+    def reset(self, seed):
+        self.place, self.time = np.random.default_rng(seed).integers(0, 3, self.count), np.zeros(self.count, int)
+        return self.see()
+
+    def see(self):
+        return np.stack([self.place / 5, self.time / 7], 1).astype(np.float32)
+
+    def step(self, actions):
+        self.place, self.time = self.place + 2 * actions - 1, self.time + 1
+        ended, cut = self.place >= 5, (self.time >= 7) & (self.place < 5)
+        last, over = self.see(), ended | cut
+        self.place[over], self.time[over] = 0, 0
+        return Step(self.see(), (actions * self.score).astype(np.float32), over, over, cut, last)
+
+    def close(self):
+        pass
+
+
+def prepare(method: str = "ft", tasks: int = 3, settings: Settings = TINY, **options):
+    torch.manual_seed(0)
+    names = tuple(Task(k, f"walk {k}", 2) for k in range(tasks))
+    net = build_network({"kind": "policy_mlp", "hidden": [8, 8]}, (2,), [2] * tasks)
+    made = make_method(method, options)
+    made.build(net, names)
+    return made, names, net
+
+
+def learn(method, task, settings: Settings = TINY, seed: int = 1) -> PPO:
+    ppo = PPO(method, task, Walk(settings.copies), settings, seed)
+    for _ in ppo.updates():
+        pass
+    method.end_task(task, ppo.seen())
+    return ppo
+
+
+def weights(net) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in net.state_dict().items()}
+
+
+# advantages
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1.0, 0.9, 0.5]))
+def test_advantages_at_lambda_one_are_returns_minus_values(seed, gamma):
+    random = torch.Generator().manual_seed(seed)
+    reward, value = (torch.randn(7, 3, generator=random) for _ in range(2))
+    after, alive = torch.randn(3, generator=random), (torch.rand(7, 3, generator=random) > 0.3).float()
+    returns, following = torch.zeros(7, 3), after
+    for t in reversed(range(7)):
+        following = reward[t] + gamma * alive[t] * following
+        returns[t] = following
+    torch.testing.assert_close(advantages(reward, value, after, alive, gamma, 1.0), returns - value)
+
+
+@given(st.integers(0, 10**6))
+def test_advantages_at_lambda_zero_are_errors_of_one_step(seed):
+    random = torch.Generator().manual_seed(seed)
+    reward, value = (torch.randn(7, 3, generator=random) for _ in range(2))
+    after, alive = torch.randn(3, generator=random), (torch.rand(7, 3, generator=random) > 0.3).float()
+    following = torch.cat([value[1:], after[None]])
+    expected = reward + 0.9 * alive * following - value
+    torch.testing.assert_close(advantages(reward, value, after, alive, 0.9, 0.0), expected)
+
+
+# the loss
+
+
+def test_the_first_minibatch_has_a_ratio_of_one():
+    method, tasks, net = prepare()
+    ppo = PPO(method, tasks[0], Walk(4), TINY, 1)
+    ppo._begin_games()
+    samples, _ = ppo.play()
+    flat = Samples(*(getattr(samples, name).flatten(0, 1) for name in samples.__dataclass_fields__))
+    logits, value = net.act(flat.x, 0)
+    chosen = logits.log_softmax(1).gather(1, flat.action[:, None])[:, 0]
+    torch.testing.assert_close((chosen - flat.log_p).exp(), torch.ones(32))
+    torch.testing.assert_close(value, flat.value)
+    spread = torch.randn(32)
+    only_policy = Settings(value_weight=0.0, entropy_weight=0.0)
+    loss, _ = ppo_loss(logits, value, flat, spread, flat.value, only_policy)
+    assert loss.item() == pytest.approx(-spread.mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("clip_value", [True, False])
+def test_the_loss_is_that_of_the_paper_sample_by_sample(clip_value):
+    settings = Settings(clip=0.2, clip_value=clip_value, value_weight=0.7, entropy_weight=0.03)
+    random = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 3, generator=random)
+    action = torch.randint(3, (50,), generator=random)
+    log_p, value, before, target, advantage = (torch.randn(50, generator=random) for _ in range(5))
+    log_p -= 1.5
+    expected, entropy = 0.0, 0.0
+    for n in range(50):
+        p = torch.exp(logits[n]) / torch.exp(logits[n]).sum()
+        ratio = (p[action[n]] / log_p[n].exp()).item()
+        bounded = min(max(ratio, 0.8), 1.2)
+        expected -= min(ratio * advantage[n].item(), bounded * advantage[n].item())
+        near = before[n].item() + min(max((value[n] - before[n]).item(), -0.2), 0.2)
+        errors = [(value[n].item() - target[n].item()) ** 2, (near - target[n].item()) ** 2]
+        expected += 0.7 * 0.5 * (max(errors) if clip_value else errors[0])
+        entropy -= (p * p.log()).sum().item()
+    samples = Samples(torch.zeros(50, 1), action, log_p, before, torch.zeros(50))
+    loss, measured = ppo_loss(logits, value, samples, advantage, target, settings)
+    assert loss.item() == pytest.approx((expected - 0.03 * entropy) / 50, rel=1e-4)
+    assert measured.item() == pytest.approx(entropy / 50, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"), [(1.3, 1, False), (1.3, -1, True), (0.7, -1, False), (1.05, 1, True)]
+)
+def test_nothing_pulls_a_probability_beyond_its_bounds(ratio, advantage, moves):
+    logits = torch.zeros(1, 2, requires_grad=True)
+    log_p = torch.tensor([0.5 / ratio]).log()
+    samples = Samples(torch.zeros(1, 1), torch.tensor([0]), log_p, torch.zeros(1), torch.zeros(1))
+    settings = Settings(clip=0.1, value_weight=0.0, entropy_weight=0.0)
+    loss, _ = ppo_loss(logits, torch.zeros(1), samples, torch.tensor([float(advantage)]), torch.zeros(1), settings)
+    loss.backward()
+    assert bool(logits.grad.any()) == moves
+
+
+def test_the_learning_rate_falls_in_a_line_to_zero():
+    settings = Settings()
+    assert settings.updates == 5000
+    assert settings.lr_at(0) == 2.5e-4
+    assert settings.lr_at(1250) == pytest.approx(2.5e-4 * 0.75)
+    assert Settings(anneal=False).lr_at(4999) == 2.5e-4
+    method, tasks, _ = prepare()
+    rates = [update.lr for update in PPO(method, tasks[0], Walk(4), TINY, 1).updates()]
+    assert rates == [pytest.approx(1e-2 * (1 - j / 4)) for j in range(4)]
+
+
+# rollouts
+
+
+def test_a_game_whose_time_is_up_counts_what_was_still_to_come():
+    method, tasks, net = prepare()
+    ppo = PPO(method, tasks[0], Walk(4), TINY, 1)
+    ppo._begin_games()
+    ppo.play()
+    walk = Walk(4)
+    walk.reset(0)
+    walk.place[:] = -9  # far from the end: all are cut at the seventh step
+    ppo.environments, ppo.now, ppo.score = walk, walk.see(), np.zeros(4)
+    samples, scores = ppo.play()
+    with torch.no_grad():
+        walk.place, walk.time = -9 + (2 * samples.action[:7] - 1).sum(0).numpy(), np.full(4, 7)
+        later = net.act(torch.from_numpy(walk.see()), 0)[1]
+    torch.testing.assert_close(ppo.reward[6], samples.action[6] + TINY.gamma * later)
+    assert ppo.alive[6].sum() == 0
+    assert scores == [float(x) for x in samples.action[:7].sum(0)]
+
+
+def test_rewards_are_clipped_for_the_learner_and_scores_are_not():
+    method, tasks, _ = prepare()
+    ppo = PPO(method, tasks[0], Walk(4, score=30.0), Settings(**{**vars(TINY), "clip_rewards": True, "gamma": 0.0}), 1)
+    scores = [score for update in ppo.updates() for score in update.scores]
+    assert ppo.reward.max() == 1
+    assert max(scores) >= 30
+
+
+def test_what_a_method_is_shown_are_states_of_the_last_rollouts():
+    method, tasks, _ = prepare()
+    ppo = PPO(method, tasks[0], Walk(4), TINY, 1)
+    rollouts = []
+    for _ in ppo.updates():
+        rollouts.append(ppo.x.flatten(0, 1).clone())
+    seen = ppo.seen().train
+    assert len(seen) == TINY.states == 40
+    last_two = {tuple(row) for row in torch.cat(rollouts[-2:]).tolist()}
+    assert {tuple(row) for row in seen.x.tolist()} <= last_two
+    assert len(ppo.states) == 64
+
+
+# methods
+
+
+@pytest.mark.parametrize("name", ["ft", "ft_fix", "ewc", "blip", "single"])
+def test_heads_of_other_tasks_do_not_move_by_a_bit(name):
+    method, tasks, _ = prepare(name)
+    whole = method.nets if name == "single" else method.net
+    learn(method, tasks[0])
+    before = weights(whole)
+    learn(method, tasks[1])
+    after = weights(whole)
+    moved = {key for key in after if not torch.equal(before[key], after[key])}
+    own = {key for key in moved if "heads.1." in key or "critics.1." in key}
+    assert len(own) == 4
+    assert all("backbone" in key for key in moved - own)
+    assert bool(moved - own) == (name != "ft_fix")
+
+
+def test_no_pull_is_fine_tuning():
+    """To the last bit, as long as no gradient is clipped: the norm of all of them is rounded otherwise."""
+    results, unclipped = [], Settings(**{**vars(TINY), "max_grad_norm": 1e9})
+    for name, options in (("ft", {}), ("ewc", {"strength": 0.0}), ("ewc", {"strength": 50.0})):
+        method, tasks, net = prepare(name, **options)
+        for task in tasks:
+            learn(method, task, unclipped)
+        results.append(weights(net))
+    same = [torch.equal(results[0][key], results[1][key]) for key in results[0]]
+    assert all(same)
+    assert not all(torch.equal(results[0][key], results[2][key]) for key in results[0])
+
+
+def test_blip_holds_after_every_step():
+    method, tasks, net = prepare("blip")
+    learn(method, tasks[0])
+    checked = []
+    step = method.after_step
+
+    def after_step(task):
+        step(task)
+        for name, (low, high) in method.blip.intervals().items():
+            value = dict(net.named_parameters())[name]
+            assert (low <= value).all()
+            assert (value <= high).all()
+            checked.append(bool(((value == low) | (value == high)).any()))
+
+    method.after_step = after_step
+    for task in tasks[1:]:
+        learn(method, task)
+    assert len(checked) == 2 * 4 * 2 * 2 * 4  # tasks, updates, epochs, minibatches, tensors of the backbone
+    assert any(checked)
+    assert method.blip.tasks == 3
+
+
+# going on
+
+
+def test_it_goes_on_from_where_games_begin_anew_as_if_nothing_had_been():
+    settings = Settings(**{**vars(TINY), "steps": 192})
+    method, tasks, net = prepare(settings=settings)
+    ppo = PPO(method, tasks[0], Walk(4), settings, 1)
+    for _ in ppo.updates():
+        if ppo.done == 2:
+            assert ppo.can_pause
+            saved, state = weights(net), ppo.state_dict()
+            state["optimizer"] = {**state["optimizer"], "state": {
+                k: {n: v.clone() for n, v in s.items()} for k, s in state["optimizer"]["state"].items()
+            }}  # fmt: skip
+        assert ppo.can_pause == (ppo.done % 2 == 0)
+    expected = weights(net)
+    other, _, other_net = prepare(settings=settings)
+    other_net.load_state_dict(saved)
+    again = PPO(other, tasks[0], Walk(4), settings, 1)
+    again.load_state_dict(state)
+    for _ in again.updates():
+        pass
+    assert all(torch.equal(expected[key], value) for key, value in weights(other_net).items())
+    assert torch.equal(again.seen().train.x, ppo.seen().train.x)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"steps": 0}, "training.steps must be at least 1"),
+        ({"steps": 100}, "training.steps must be at least 2000, the steps of an update"),
+        ({"gamma": 1.5}, "training.gamma must be from 0 to 1"),
+        ({"minibatches": 5000}, "training.minibatches must be at most 2000"),
+        ({"lr": 0.0}, "training.lr must be greater than 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Settings(**change)
+
+
+def test_cartpole_is_solved():
+    from bitfreeze.experiments.config import make_config
+
+    config = make_config("control", "ft", changes=["training.steps=40000"])
+    settings, world = config.settings, World("CartPole-v1")
+    environments = world.make(settings.copies)
+    torch.manual_seed(0)
+    method, task = make_method("ft", {}), Task(0, "CartPole-v1", 2)
+    method.build(build_network(config.network, (4,), [2]), (task,))
+    for _ in PPO(method, task, environments, settings, 0).updates():
+        pass
+    scores = game_scores(world, by_policy(method, task, True, 0), 50, 500, 12345)
+    assert np.mean(scores) > 475
