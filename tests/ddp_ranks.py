@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from bitfreeze import BLIP
 from bitfreeze.distributed import Ranks, world
 from bitfreeze.fisher import estimate
+from doc_blocks import run_block
 from ranks import be_a_rank
 
 STEPS = (334, 333, 333)
@@ -131,6 +132,12 @@ def ddp(rank: int, count: int) -> dict[str, Any]:
     return found
 
 
+def page(rank: int, count: int) -> dict[str, Any]:
+    """The page's own block."""
+    names = run_block("scale.md", "Your own loop with DistributedDataParallel")
+    return {"samples": names["report"].samples, "task": names["report"].task, "names": list(names["report"].tensors)}
+
+
 def _alone(net: Net, blip: BLIP, x: Tensor, seed: int) -> dict[str, Tensor]:
     """The bits that one process would freeze with all of the samples."""
     twin = copy.deepcopy(net)
@@ -143,4 +150,4 @@ def _alone(net: Net, blip: BLIP, x: Tensor, seed: int) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     assert Ranks() == world()
-    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (ways_of_sharing, failures, ddp)}})
+    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (ways_of_sharing, failures, ddp, page)}})

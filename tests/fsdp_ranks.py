@@ -11,6 +11,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from bitfreeze import BLIP, Rules, diagonal_fisher
 from bitfreeze.sharding import is_sharded
 from ddp_ranks import Net, _alone, make_net, task_data
+from doc_blocks import run_block
 from ranks import be_a_rank
 
 
@@ -111,5 +112,11 @@ def corners(rank: int, count: int) -> dict[str, Any]:
     return found
 
 
+def page(rank: int, count: int) -> dict[str, Any]:
+    """The page's own block."""
+    report = run_block("scale.md", "FSDP2")["report"]
+    return {"samples": report.samples, "frozen": report.frozen_now}
+
+
 if __name__ == "__main__":
-    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (training, corners)}})
+    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (training, corners, page)}})

@@ -108,6 +108,11 @@ def test_what_fails_on_one_rank_is_told_on_all(both):
         assert "1 entries of 'body.0.weight' lie outside their interval" in rank["outside on rank 1"]
 
 
+def test_the_page_shows_what_works(both):
+    expected = {"samples": 101, "task": 2, "names": ["weight", "bias"]}
+    assert [rank["page"] for rank in both] == [expected, expected]
+
+
 def test_ddp_ranks_stay_equal_for_a_thousand_steps(trained):
     a, b = trained
     assert a["reports"] == b["reports"]

@@ -12,7 +12,10 @@ from bitfreeze.methods import methods
 from bitfreeze.streams import streams
 
 DOCS = Path(__file__).parent.parent / "docs"
-ELSEWHERE = {"integrations.md"}  # in tests/integrations, for each block needs a library of its own
+ELSEWHERE = {  # blocks that need a library of their own (tests/integrations), or several ranks (tests/*_ranks.py)
+    "integrations.md",
+    "scale.md",
+}
 PAGES = sorted(
     page
     for page in DOCS.rglob("*.md")

@@ -90,3 +90,10 @@ def test_what_is_not_supported_says_so(corners):
 
 def test_given_weights_are_never_clipped(corners):
     assert all(rank["widened"][0] == 100.0 < rank["widened"][1] for rank in corners)
+
+
+def test_the_page_shows_what_works(both):
+    pages = [rank["page"] for rank in both]
+    assert pages[0] == pages[1]
+    assert pages[0]["samples"] == 40
+    assert pages[0]["frozen"] > 0
