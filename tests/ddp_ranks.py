@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from bitfreeze import BLIP
+from bitfreeze import BLIP, Rules
 from bitfreeze.distributed import Ranks, world
 from bitfreeze.fisher import estimate
+from bitfreeze.parameters import find_parameters
+from bitfreeze.tensor_state import TensorState
 from doc_blocks import run_block
 from ranks import be_a_rank
 
@@ -61,8 +63,18 @@ def ways_of_sharing(rank: int, count: int) -> dict[str, Any]:
         "gathered": ranks.gather({"rank": rank, "text": "ä" * (10 * rank), "number": 0.1}),
         "sum": ranks.sum_(torch.arange(6.0).reshape(2, 3).T * (rank + 1)),
         "first": ranks.broadcast_(torch.full((2,), float(rank))),
+        "decided": _decided(rank, ranks),
         "random state": torch.get_rng_state(),
     }
+
+
+def _decided(rank: int, ranks: Ranks) -> dict[str, Tensor]:
+    """States that differ, as rounding might make them."""
+    slot, parts = find_parameters(make_net())[0], {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
+    values = {name: torch.full((3,), rank, dtype=dtype) for name, dtype in parts.items()}
+    state = TensorState(slot, 20, Rules.strict(), 1.0, 1.0, **values)
+    state.take_from_first_(ranks)
+    return {name: getattr(state, name) for name in parts}
 
 
 def failures(rank: int, count: int) -> dict[str, Any]:

@@ -82,6 +82,10 @@ def test_talk(shared):
         assert torch.equal(rank["first"], torch.zeros(2))
 
 
+def test_rank_0_decides(shared):
+    assert not any(value.any() for rank in shared for value in rank["decided"].values())
+
+
 def test_without_a_process_group_there_is_one_rank():
     assert world() == Ranks(1, 0)
     assert world().gather({"any": "thing"}) == [{"any": "thing"}]
