@@ -59,12 +59,12 @@ def ways_of_sharing(rank: int, count: int) -> dict[str, Any]:
         "alone": estimate(net, [x], distributed=False),
     }
     return {
+        "random state": torch.get_rng_state(),
         "fisher": {name: (each.values, each.samples, each.rules) for name, each in found.items()},
         "gathered": ranks.gather({"rank": rank, "text": "ä" * (10 * rank), "number": 0.1}),
         "sum": ranks.sum_(torch.arange(6.0).reshape(2, 3).T * (rank + 1)),
         "first": ranks.broadcast_(torch.full((2,), float(rank))),
         "decided": _decided(rank, ranks),
-        "random state": torch.get_rng_state(),
     }
 
 
