@@ -144,6 +144,18 @@ def ddp(rank: int, count: int) -> dict[str, Any]:
     return found
 
 
+def buffers(rank: int, count: int) -> dict[str, Any]:
+    """DistributedDataParallel sends buffers around in forward passes, of which ranks have different numbers here."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)))
+    x, y = task_data(0, 12)
+    blip = BLIP(model, freeze_statistics=True)
+    F.cross_entropy(model(x), y).backward()
+    samples = blip.consolidate(x[rank::count].split(1 + 5 * rank)).samples
+    F.cross_entropy(model(x), y).backward()  # and then they go on as before
+    return {"samples": samples, "gradient": model.module[0].weight.grad}
+
+
 def page(rank: int, count: int) -> dict[str, Any]:
     """The page's own block."""
     names = run_block("scale.md", "Your own loop with DistributedDataParallel")
@@ -162,4 +174,6 @@ def _alone(net: Net, blip: BLIP, x: Tensor, seed: int) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     assert Ranks() == world()
-    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (ways_of_sharing, failures, ddp, page)}})
+    be_a_rank(
+        {"all_of_it": lambda *where: {f.__name__: f(*where) for f in (ways_of_sharing, failures, ddp, buffers, page)}}
+    )

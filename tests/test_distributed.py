@@ -112,6 +112,12 @@ def test_what_fails_on_one_rank_is_told_on_all(both):
         assert "1 entries of 'body.0.weight' lie outside their interval" in rank["outside on rank 1"]
 
 
+def test_ranks_may_have_different_numbers_of_batches_though_ddp_sends_buffers(both):
+    a, b = (rank["buffers"] for rank in both)
+    assert a["samples"] == b["samples"] == 12
+    assert torch.equal(a["gradient"], b["gradient"])
+
+
 def test_the_page_shows_what_works(both):
     expected = {"samples": 101, "task": 2, "names": ["weight", "bias"]}
     assert [rank["page"] for rank in both] == [expected, expected]
