@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed import Ranks
 from ..trees import decode, encode
 
 TENSORS, TREE = "state.safetensors", "state.json"
@@ -42,6 +43,17 @@ def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
             place = folder / f"{number:06d}"
             warnings.warn(f"checkpoint {place} is damaged ({error}); the one before it is used", stacklevel=2)
     return None
+
+
+def share_state(state: dict[str, Any] | None, ranks: Ranks) -> dict[str, Any] | None:
+    """The state that rank 0 has, on all ranks: they need not see the same disk."""
+    tree, tensors = encode(state)
+    kinds = {path: [str(t.dtype).removeprefix("torch."), list(t.shape)] for path, t in tensors.items()}
+    tree, kinds = ranks.gather([tree, kinds])[0]
+    for path, (dtype, shape) in kinds.items():
+        tensors[path] = ranks.broadcast_(tensors.get(path, torch.empty(shape, dtype=getattr(torch, dtype))))
+    shared: dict[str, Any] | None = decode(tree, tensors)
+    return shared
 
 
 def _read(place: Path) -> dict[str, Any]:
