@@ -2,13 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench results docs clean
+.PHONY: demo test test-all check bench results docs clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
 
 test: check
 	$(BIN)/python -m pytest -n 2
+
+# the same, and the plug-ins inside Avalanche, Lightning, Transformers and Stable-Baselines3, and sweeps on Ray and SLURM
+test-all: check .venv-all/ready
+	.venv-all/bin/python -m pytest -n 2
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -34,5 +38,11 @@ docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab,atari]"
 	touch $@
 
+.venv-all/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-all
+	.venv-all/bin/python -m pip install --quiet --constraint constraints.txt \
+		--editable ".[dev,lab,atari,avalanche,lightning,transformers,sb3,ray,slurm]"
+	touch $@
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-all

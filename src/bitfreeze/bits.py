@@ -9,7 +9,9 @@ is then exact in float32 (depth <= 23), and so is the statement that one interva
 Everything here is a pure function of tensors; no function knows of modules, optimizers or tasks beyond a number.
 """
 
-from math import log
+from collections.abc import Callable
+from math import inf, log
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -113,23 +115,32 @@ def to_value(units: Tensor, depth: int, bound: float, dtype: torch.dtype) -> Ten
     return (units.to(dtype) * 2.0**-depth) * bound
 
 
-def prior_for_budget(fisher: Tensor, share: float, depth: int, rule: str = "appendix") -> tuple[float, float]:
+def prior_for_budget(
+    fisher: Tensor,
+    share: float,
+    depth: int,
+    rule: str = "appendix",
+    gather: Callable[[Any], list[Any]] = lambda value: [value],
+) -> tuple[float, float]:
     """The prior F_0 at which the first task freezes at most ``share`` of the bits, and the share it does freeze.
 
     ``fisher`` holds the positive entries of F_1, each divided by its tensor's prior scale. An entry freezes at least
     j bits where F_1 > F_0 * T_j, with T_j = d * 4^(j-1) - 1 and d the denominator of the gain at t = 1. So on sorted
     entries the bits frozen by any prior are ``depth`` binary searches, and the prior itself is found by bisection.
+
+    Where the entries are dealt out over processes, ``gather`` gives each of them a number of all.
     """
     ordered = fisher.double().sort().values
     thresholds = _denominator(1, rule) * 4.0 ** torch.arange(depth, dtype=torch.float64, device=fisher.device) - 1
-
-    total = depth * len(ordered)
+    total = depth * sum(gather(len(ordered)))
 
     def frozen(log_prior: float) -> int:
-        return total - int(torch.searchsorted(ordered, thresholds * 2.0**log_prior, right=True).sum())
+        free = int(torch.searchsorted(ordered, thresholds * 2.0**log_prior, right=True).sum())
+        return int(total - sum(gather(free)))
 
-    low = ordered[0].log2().item() - 2 * depth - 2  # everything frozen
-    high = ordered[-1].log2().item() + 1  # nothing frozen that can be left free
+    smallest, largest = (ordered[0].log2().item(), ordered[-1].log2().item()) if len(ordered) else (inf, -inf)
+    low = min(gather(smallest)) - 2 * depth - 2  # everything frozen
+    high = max(gather(largest)) + 1  # nothing frozen that can be left free
     for _ in range(80):
         middle = (low + high) / 2
         if frozen(middle) > share * total * (1 + 1e-12):

@@ -20,12 +20,14 @@ from . import bits as bit_math
 from . import fisher as fisher_information
 from .attachment import Attachment, unwrap
 from .bounds import bound_and_prior_scale
-from .consolidation import Consolidation, report_tensor
+from .consolidation import Consolidation, report_tensors
+from .distributed import Ranks, world
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
 from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
-from .refusals import STATE_FORMAT, renamed, require_same_model, require_settings, require_state
+from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state
 from .rules import Rules
+from .sharding import require_supported, reshard
 from .statistics import hold_in_eval, with_running_statistics
 from .tensor_state import TensorState
 
@@ -33,14 +35,14 @@ from .tensor_state import TensorState
 class BLIP:
     """Keeps what a model has learned while it goes on learning.
 
-    model: any nn.Module with float32 (or float64) parameters.
-    watch: the part whose parameters are protected, or a list of parts and parameter names; default the whole model.
-    bits: the depth N to which a parameter is resolved, 1 to 23.
-    budget: the share of the bits of parameters in use that the first task may freeze; the prior follows from it.
-    prior: F_0 itself, on the scale of the per-sample Fisher; given, it takes the place of the budget.
-    bound: C in the range +-C / sqrt(fan_in) of a layer's weights.
-    rules: what is frozen around which centre; ``Rules.strict()`` unless the paper's ways are wanted.
-    freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
+    - model: any nn.Module with float32 (or float64) parameters.
+    - watch: the part whose parameters are protected, or a list of parts and parameter names; default the whole model.
+    - bits: the depth N to which a parameter is resolved, 1 to 23.
+    - budget: the share of the bits of parameters in use that the first task may freeze; the prior follows from it.
+    - prior: F_0 itself, on the scale of the per-sample Fisher; given, it takes the place of the budget.
+    - bound: C in the range +-C / sqrt(fan_in) of a layer's weights.
+    - rules: what is frozen around which centre; ``Rules.strict()`` unless the paper's ways are wanted.
+    - freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class BLIP:
         freeze_statistics: bool = False,
     ) -> None:
         require_settings(bits, budget, prior, bound, rules)
+        require_supported(model, world())
         self.model = model
         several = isinstance(watch, Iterable) and not isinstance(watch, nn.Module | str)
         self.watch: Watch = list(watch) if several else watch  # type: ignore[arg-type]
@@ -99,6 +102,7 @@ class BLIP:
         restored or averaged; doing it twice changes nothing."""
         if not self._states:
             self._bind()
+        self._reshard()
         for state in self._states.values():
             if state.slot.find() is not None:
                 state.after_step_()
@@ -118,6 +122,7 @@ class BLIP:
                 state.before_step_()
 
     def _after_step(self, optimizer: Optimizer) -> bool:
+        self._reshard()
         stepped = _held_by(optimizer, self._states)
         for state in stepped:
             state.after_step_()
@@ -138,40 +143,42 @@ class BLIP:
         outside: str = "raise",
         memory_bytes: int = DEFAULT_MEMORY,
         progress: Progress | None = None,
+        distributed: bool = True,
     ) -> Consolidation:
         """Measure what the task's data say about each parameter, and freeze as many more bits.
 
-        data, forward, labels, samples, targets, generator: see :func:`bitfreeze.diagonal_fisher`.
-        memory_bytes, progress: see :func:`bitfreeze.fisher.estimate`.
-        outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
-        If anything is wrong with the input, model and state stay as they were.
+        - data, forward, labels, samples, targets, generator, distributed: see ``bitfreeze.diagonal_fisher``.
+        - memory_bytes, progress: see ``bitfreeze.fisher.estimate``.
+        - outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
+
+        If anything is wrong with the input, model and state stay as they were. With several ranks all of them call
+        this; rank 0 decides, and all end with the same state.
         """
-        started = time.perf_counter()
+        started, ranks = time.perf_counter(), world(distributed)
         before, mended = (self._states, self._absent), {}
         try:
-            self._bind()
-            mended = self._require_inside(outside)
+            with ranks.together():
+                self._bind()
+                mended = self._require_inside(outside)
+            require_equal_on(ranks, self._states.values())
             estimate = fisher_information.estimate(
                 self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
-                generator=generator, memory_bytes=memory_bytes, progress=progress,
+                generator=generator, memory_bytes=memory_bytes, progress=progress, distributed=distributed,
             )  # fmt: skip
-            prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values)
+            prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values, ranks)
             after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
         except BaseException:
             self._put_back(mended)
             self._states, self._absent = before
             raise
-        reports, histogram = {}, torch.zeros(self.depth + 1, dtype=torch.int64)
-        for name, state in after.items():
-            reports[name], counts = report_tensor(
-                self._states[name], state, estimate.values[name], estimate.rules[name]
-            )
-            histogram += counts
+        for state in after.values():
+            state.take_from_first_(ranks)
+        reports, histogram = report_tensors(self._states, after, estimate.values, estimate.rules, ranks)
         self._commit(after, prior)
         touched = sum(report.touched_entries for report in reports.values())
         frozen = sum(report.frozen_now for report in reports.values())
         result = Consolidation(
-            task=self.tasks, tensors=reports, histogram=histogram.tolist(), prior=prior,
+            task=self.tasks, tensors=reports, histogram=histogram, prior=prior,
             share=frozen / max(1, touched * self.depth), rules=self.rules, samples=estimate.samples,
             fisher_seconds=estimate.seconds, seconds=time.perf_counter() - started,
         )  # fmt: skip
@@ -187,17 +194,18 @@ class BLIP:
             attachment.steps = 0
         self._hold_statistics()
 
-    def _prior_for_budget(self, fisher: dict[str, Tensor]) -> float:
+    def _prior_for_budget(self, fisher: dict[str, Tensor], ranks: Ranks) -> float:
         """The prior at which this, the first task, freezes no more than the budget."""
+        mine = [(fisher[name], s.prior_scale) for name, s in self._states.items() if s.layout.counts_here(ranks)]
         # in float64: the smallest entries, divided by a scale, would vanish in float32
-        scaled = torch.cat([fisher[name].double().flatten() / s.prior_scale for name, s in self._states.items()])
+        scaled = torch.cat([torch.empty(0), *(f.double().flatten() / scale for f, scale in mine)])
         scaled = scaled[scaled > 0]
-        if not len(scaled):
+        if not sum(ranks.gather(len(scaled))):
             raise ValueError(
                 "every gradient of the log-likelihood is 0, so there is nothing to measure: the model may be saturated "
                 "(use labels='exact', or give a prior) or its output may not depend on the watched part"
             )
-        prior, share = bit_math.prior_for_budget(scaled, self.budget, self.depth, self.rules.gain)
+        prior, share = bit_math.prior_for_budget(scaled, self.budget, self.depth, self.rules.gain, ranks.gather)
         if abs(share - self.budget) > 0.05 * self.budget:
             warnings.warn(
                 f"the budget of {self.budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3
@@ -207,34 +215,43 @@ class BLIP:
     # what is frozen
 
     def frozen_bits(self) -> dict[str, Tensor]:
-        """How many leading bits of each parameter are frozen."""
-        return {name: state.frozen_bits() for name, state in self._current().items()}
+        """How many leading bits of each parameter are frozen; sharded like the parameter, where that is."""
+        return {name: state.layout.wrapped(state.frozen_bits()) for name, state in self._current().items()}
 
     def intervals(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Lower and upper end of the interval of each parameter."""
-        ends = {name: (state.slot.parameter.detach(), *state.interval()) for name, state in self._current().items()}
-        return {n: (torch.zeros_like(p) + low, torch.zeros_like(p) + high) for n, (p, low, high) in ends.items()}
+        found = {}
+        for name, state in self._current().items():
+            zeros = torch.zeros_like(state.slot.local, requires_grad=False)
+            low, high = state.interval()
+            found[name] = state.layout.wrapped(zeros + low), state.layout.wrapped(zeros + high)
+        return found
 
     def capacity(self) -> float:
         """The share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
-        bits = self.frozen_bits().values()
-        return sum(int(b.sum(dtype=torch.int64)) for b in bits) / max(1, self.depth * sum(b.numel() for b in bits))
+        states = self._current().values()
+        ranks = world(any(state.layout.sharded for state in states))
+        bits = [state.frozen_bits() for state in states if state.layout.counts_here(ranks)]
+        frozen = int(sum(ranks.gather(sum(int(b.sum(dtype=torch.int64)) for b in bits))))
+        return frozen / max(1, self.depth * sum(state.slot.parameter.numel() for state in states))
 
     def nbytes(self, cache: bool = False) -> int:
-        """Bytes of state, which do not grow with the number of tasks; with the interval ends cached while training."""
+        """Bytes of state in this process, which do not grow with the number of tasks; ``cache``: with the interval ends
+        that are kept while training."""
         return sum(state.nbytes(cache) for state in (*self._states.values(), *self._absent.values()))
 
     # saving
 
-    def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain scalars only, by parameter name."""
+    def state_dict(self, sharded: bool = False) -> dict[str, Any]:
+        """Tensors and plain scalars only, by parameter name. Where parameters are sharded over ranks, all ranks call
+        this together and get whole tensors, which load anywhere; or, ``sharded``, DTensors like the parameters."""
         return {
             "format": STATE_FORMAT,
             "settings": self._settings(),
             "prior": self.prior,
             "tasks": self.tasks,
-            "tensors": {name: state.state_dict() for name, state in self._states.items()},
-            "absent": {name: state.state_dict() for name, state in self._absent.items()},
+            "tensors": {name: state.state_dict(sharded) for name, state in self._states.items()},
+            "absent": {name: state.state_dict(sharded) for name, state in self._absent.items()},
         }
 
     def load_state_dict(
@@ -281,8 +298,12 @@ class BLIP:
         return find_parameters(self.model, self.watch)
 
     def _new_state(self, slot: Slot) -> TensorState:
+        if slot.layout.sharded and self.rules.straight_through:
+            raise ValueError(
+                f"'{slot.name}' is sharded over ranks, where straight-through rules do not work: use others, or DDP"
+            )
         bound, scale = bound_and_prior_scale(slot, self.bound, self.depth, self.rules)
-        return TensorState(slot, self.depth, self.rules, bound, scale)
+        return TensorState(slot, self.depth, self.rules, bound, scale, slot.layout)
 
     def _bind(self) -> None:
         """Take note of the watched parameters as they are now; from here on their bounds are fixed."""
@@ -295,20 +316,25 @@ class BLIP:
     def _widen(self) -> None:
         """Weights that were loaded between attach() and the first step may need wider bounds: nothing is clipped."""
         for name, state in self._states.items():
-            if state.bits is None and state.slot.find() is not None and state.outside()[0]:
+            if state.bits is None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
                 self._states[name] = self._new_state(state.slot)
+
+    def _reshard(self) -> None:
+        if any(state.layout.sharded for state in self._states.values()):
+            reshard(self.model)
 
     def _current(self) -> dict[str, TensorState]:
         """The states of the watched parameters: some may have appeared, or belong to another module now."""
         states = {}
         for slot in self._slots():
             known = self._states.get(slot.name) or self._absent.get(slot.name) or self._new_state(slot)
-            if known.bits is not None and known.bits.shape != slot.parameter.shape:
+            shape = slot.parameter.shape if known.bits is None else known.layout.wrapped(known.bits).shape
+            if shape != slot.parameter.shape:
                 raise ValueError(
-                    f"'{slot.name}' had the shape {list(known.bits.shape)} when it was consolidated and has "
+                    f"'{slot.name}' had the shape {list(shape)} when it was consolidated and has "
                     f"{list(slot.parameter.shape)} now: give the new tensor another name"
                 )
-            known.slot = slot
+            known.rebind(slot)
             states[slot.name] = known
         return states
 
@@ -353,7 +379,7 @@ class BLIP:
         before = {}
         for name in beyond:
             state = self._states[name]
-            before[name] = state.slot.parameter.detach().clone(), state.residual
+            before[name] = state.slot.local.detach().clone(), state.residual
             state.after_step_()
         return before
 
@@ -361,8 +387,8 @@ class BLIP:
     def _put_back(self, values: dict[str, tuple[Tensor, Tensor | None]]) -> None:
         for name, (value, residual) in values.items():
             state = self._states[name]
-            state.slot.parameter.copy_(value)
-            state.residual, state.rounded_version = residual, state.slot.parameter._version
+            state.slot.local.copy_(value)
+            state.residual, state.rounded_version = residual, state.slot.local._version
 
     def _likely_cause(self) -> str:
         active = [attachment for attachment in self._attachments if attachment.active]

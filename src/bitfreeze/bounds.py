@@ -5,13 +5,13 @@ C * sqrt(prior / F): a parameter is held to the same precision whatever range it
 """
 
 from collections.abc import Callable
-from math import ceil, log2, prod
+from math import ceil, inf, isfinite, log2, prod
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from .parameters import Slot, require_finite
+from .parameters import Slot, not_finite
 from .rules import Rules
 
 _FAN_IN: list[tuple[type[nn.Module], str, Callable[[Any], int]]] = [
@@ -36,8 +36,10 @@ def fan_in(module: nn.Module, attribute: str) -> int | None:
 def bound_and_prior_scale(slot: Slot, constant: float, depth: int, rules: Rules) -> tuple[float, float]:
     """The bound b of a tensor, wide enough for the values it has, and the s for which F_0 = prior * s."""
     module, attribute = slot.owners[0]
-    require_finite(slot)
-    largest = slot.parameter.detach().abs().max().item() if slot.parameter.numel() else 0.0
+    here = slot.local.detach().abs().max().item() if slot.local.numel() else 0.0
+    largest = slot.layout.largest(here if isfinite(here) else inf)  # not NaN, which a maximum over ranks may lose
+    if largest == inf:
+        raise not_finite(slot)
     inputs = fan_in(module, attribute)
     is_bias = attribute.startswith("bias") or attribute.endswith("bias")
     bound = 1.0 if is_bias else 2 * max(largest, 1 / 8)

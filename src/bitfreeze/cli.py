@@ -17,8 +17,10 @@ except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
 from . import data
+from .distributed import RankFailed
 from .experiments import figures, table
-from .experiments.config import Config, make_config, parse_count, preset, require_known
+from .experiments.config import Config, make_config, parse_count, parse_options, preset, require_known
+from .experiments.engines import engines
 from .experiments.play import play_game
 from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
@@ -29,11 +31,17 @@ from .experiments.store import RunFolder, RunRefused, runs_root, write_aside
 from .experiments.stored import find_runs
 from .experiments.sweep import grid_changes, parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
+from .experiments.torchrun import RanksLost, joined_ranks, on_first_of_node
 from .experiments.watch import watcher
 from .methods import Record, methods
 from .nets import networks
 from .streams import streams
 from .training import TrainingDiverged
+
+ERRORS = (
+    ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed, data.DataMissing, data.DataCorrupt,
+    data.DownloadFailed,
+)  # fmt: skip
 
 Name = tyro.conf.Positional[str]
 
@@ -72,7 +80,16 @@ class Run:
             raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *self._short()])
-        _get_missing_data(config)
+        with joined_ranks() as ranks:
+            with ranks.together():
+                if on_first_of_node():
+                    _get_missing_data(config)
+            if not ranks.leads:
+                run(config, None, (), self.checkpoint_seconds, self.keep_bits)
+                return
+            self._lead(config)
+
+    def _lead(self, config: Config) -> None:
         place = runs_root() / config.name
         with show_progress() as progress:
             listeners = [progress, *([TensorBoard(place / "tensorboard")] if self.tensorboard else [])]
@@ -109,7 +126,13 @@ class Sweep:
     grid: list[str] = field(default_factory=list)
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Processes at a time, each with one thread."""
+    """Processes at a time on this machine, each with one thread."""
+    engine: str = "local"
+    """Where: local, ray (a cluster) or slurm (through submitit)."""
+    address: str = ""
+    """Of the Ray cluster, such as auto or 10.0.0.1:6379; of slurm, `local` to try it out. Empty: start Ray here."""
+    engine_options: list[str] = field(default_factory=list)
+    """Of each Ray task or SLURM job: num_cpus=1 memory=2e9, or timeout_min=600 slurm_partition=cpu ..."""
 
     def do(self) -> None:
         pairs = [name.partition(":") for name in self.methods.split(",")]
@@ -120,9 +143,11 @@ class Sweep:
             for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
         ]
         _get_missing_data(configs[0])
+        require_known("engine", self.engine, engines)
+        engine = engines[self.engine](self.address, self.workers, parse_options(self.engine_options))
         with show_sweep(len(configs)) as display:
             try:
-                outcomes = sweep(configs, self.workers, display)
+                outcomes = sweep(configs, engine, display)
             except KeyboardInterrupt:
                 raise SystemExit("\nstopped; the same command goes on where the runs were") from None
         failed = [outcome for outcome in outcomes if outcome.error]
@@ -399,7 +424,7 @@ def main() -> None:
     try:
         load_plugins()
         command.do()
-    except (ValueError, RunRefused, TrainingDiverged, data.DataMissing, data.DataCorrupt, data.DownloadFailed) as error:
+    except ERRORS as error:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None

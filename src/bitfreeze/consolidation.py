@@ -1,11 +1,13 @@
 """What the end of a task did: which bits were frozen where, what is left, and how the Fisher was found."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
 import torch
 from torch import Tensor
 
+from .distributed import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
 
@@ -101,23 +103,43 @@ class Consolidation:
         return "\n".join(lines)
 
 
-def report_tensor(before: TensorState, after: TensorState, fisher: Tensor, rule: str) -> tuple[TensorReport, Tensor]:
-    """What happened to one tensor, and the histogram of its extra bits."""
+def report_tensors(
+    before: Mapping[str, TensorState],
+    after: Mapping[str, TensorState],
+    fisher: Mapping[str, Tensor],
+    rules: Mapping[str, str],
+    ranks: Ranks,
+) -> tuple[dict[str, TensorReport], list[int]]:
+    """What happened to each tensor, and the histogram of the extra bits of all."""
+    counts = torch.stack([_count(before[name], state, fisher[name], ranks) for name, state in after.items()])
+    ranks.sum_(counts)
+    reports = {
+        name: _report(name, state.depth, rules[name], *counts[k]) for k, (name, state) in enumerate(after.items())
+    }
+    return reports, counts[:, 0].sum(0).tolist()
+
+
+def _count(before: TensorState, after: TensorState, fisher: Tensor, ranks: Ranks) -> Tensor:
+    """How many entries have gained 0, 1, 2 ... bits, how many have that many now, and how many of those in use."""
+    length = after.depth + 1
     assert after.bits is not None
+    if not after.layout.counts_here(ranks):
+        return torch.zeros(3, length, dtype=torch.int64)
     extra = after.bits if before.bits is None else after.bits - before.bits
-    histogram = torch.bincount(extra.flatten(), minlength=after.depth + 1).cpu()
-    counts = torch.bincount(after.bits.flatten(), minlength=after.depth + 1).cpu()
-    touched = torch.bincount(after.bits[fisher > 0], minlength=after.depth + 1).cpu()
-    numbers = torch.arange(after.depth + 1)
-    report = TensorReport(
-        name=after.slot.name,
-        entries=after.bits.numel(),
-        depth=after.depth,
-        frozen=int((numbers * counts).sum()),
-        frozen_now=int((numbers * histogram).sum()),
-        touched_entries=int(touched.sum()),
-        touched_free=int(((after.depth - numbers) * touched).sum()),
-        full_depth_entries=int(counts[after.depth]),
+    counted = (extra.flatten(), after.bits.flatten(), after.bits[fisher > 0])
+    return torch.stack([torch.bincount(values, minlength=length) for values in counted]).cpu()
+
+
+def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in_use: Tensor) -> TensorReport:
+    numbers = torch.arange(depth + 1)
+    return TensorReport(
+        name=name,
+        entries=int(frozen.sum()),
+        depth=depth,
+        frozen=int((numbers * frozen).sum()),
+        frozen_now=int((numbers * gained).sum()),
+        touched_entries=int(in_use.sum()),
+        touched_free=int(((depth - numbers) * in_use).sum()),
+        full_depth_entries=int(frozen[depth]),
         fisher_rule=rule,
     )
-    return report, histogram

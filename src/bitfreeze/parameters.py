@@ -4,9 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.nn.parameter import UninitializedParameter
+
+from .sharding import Layout, layout_of, reshard
 
 Watch = nn.Module | str | Iterable[nn.Module | str] | None
 
@@ -24,6 +26,16 @@ class Slot:
         assert parameter is not None
         return parameter
 
+    @property
+    def layout(self) -> Layout:
+        return layout_of(self.parameter)
+
+    @property
+    def local(self) -> Tensor:
+        """The entries of the parameter that this process holds: all of them, unless it is sharded over ranks."""
+        parameter = self.parameter
+        return layout_of(parameter).local(parameter)
+
     def find(self) -> nn.Parameter | None:
         """The parameter, or None where its module no longer has it (pruned, parametrised, set to None)."""
         module, attribute = self.owners[0]
@@ -32,6 +44,7 @@ class Slot:
 
 def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
     """The watched parameters of a model, tied ones once. ``watch`` is a part of it, or several parts or names."""
+    reshard(model)
     parts = _parts(model, watch)
     modules = {id(module) for module in watched_modules(model, parts)}
     wanted = [part for part in parts if isinstance(part, str)]
@@ -108,5 +121,9 @@ def require_float(slots: Iterable[Slot]) -> None:
 
 
 def require_finite(slot: Slot) -> None:
-    if not torch.isfinite(slot.parameter).all():
-        raise ValueError(f"'{slot.name}' has NaN or infinite entries: restore the last good weights before going on")
+    if not torch.isfinite(slot.local).all():
+        raise not_finite(slot)
+
+
+def not_finite(slot: Slot) -> ValueError:
+    return ValueError(f"'{slot.name}' has NaN or infinite entries: restore the last good weights before going on")

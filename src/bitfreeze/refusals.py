@@ -6,8 +6,10 @@ from typing import Any
 import torch
 
 from .bits import MAX_DEPTH
+from .distributed import Ranks
 from .parameters import Slot
 from .rules import Rules
+from .tensor_state import TensorState
 
 STATE_FORMAT = 1
 MAX_BOUND = 1e6
@@ -62,3 +64,23 @@ def require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]
                 f"the state is of another model: '{name}' has the shape {list(saved['bits'].shape)} there and "
                 f"{list(slots[name].parameter.shape)} here"
             )
+
+
+def require_equal_on(ranks: Ranks, states: Iterable[TensorState]) -> None:
+    """Ranks must hold the same values of what each of them holds whole: frozen bits would not fit both."""
+    whole = [state.slot for state in states if not state.layout.sharded]
+    if ranks.count == 1 or not whole:
+        return
+    everywhere = ranks.gather([_digest(slot.local.detach()) for slot in whole])
+    for index, digests in enumerate(everywhere):
+        for slot, digest, first in zip(whole, digests, everywhere[0], strict=True):
+            if digest != first:
+                raise ValueError(
+                    f"'{slot.name}' has other values on rank {index} than on rank 0: train with "
+                    "DistributedDataParallel, or pass distributed=False where each rank trains a model of its own"
+                )
+
+
+def _digest(values: torch.Tensor) -> int:
+    whole_numbers = torch.int32 if values.dtype == torch.float32 else torch.int64
+    return int(values.view(whole_numbers).sum(dtype=torch.int64))

@@ -7,21 +7,28 @@ import torch
 from torch import Tensor
 
 from . import bits as b
+from .distributed import Ranks
 from .parameters import Slot, require_finite, require_float
 from .rules import Rules
+from .sharding import WHOLE, Layout, is_sharded, layout_of
 
+TENSORS = ("bits", "centre", "fisher", "residual")
 SMALL, HEALTH_STEPS = 10_000, 32
 
 
 @dataclass
 class TensorState:
-    """Frozen bits, centres and accumulated Fisher of a tensor. No tensors are held before its first task ends."""
+    """Frozen bits, centres and accumulated Fisher of a tensor. No tensors are held before its first task ends.
+
+    Of a parameter that is sharded over ranks, each rank keeps the state of its own shard.
+    """
 
     slot: Slot
     depth: int
     rules: Rules
     bound: float
     prior_scale: float
+    layout: Layout = WHOLE
     tasks: int = 0
     bits: Tensor | None = None  # uint8: how many leading bits are frozen
     centre: Tensor | None = None  # int32, in units of bound * 2^-depth
@@ -32,20 +39,36 @@ class TensorState:
     steps: int = 0
     health: Tensor | float = 0.0  # 0, or NaN once a step has left entries that are not finite
 
+    @property
+    def local(self) -> Tensor:
+        """The entries of the parameter that this process holds."""
+        return self.layout.local(self.slot.parameter)
+
+    def rebind(self, slot: Slot) -> None:
+        """The parameter is in another place now; it may also have become sharded, or whole again."""
+        layout = slot.layout
+        if layout.sharded != self.layout.sharded:
+            for name in TENSORS:
+                tensor = getattr(self, name)
+                if tensor is not None:
+                    setattr(self, name, layout.part(self.layout.full(tensor)))
+            self.ends = None
+        self.slot, self.layout = slot, layout
+
     # training: stay inside the interval
 
     @torch.no_grad()
     def before_step_(self) -> None:
         """Straight-through: the parameter holds Q(theta, N) for the passes; give it theta back for the step."""
         if self.residual is not None:
-            self.slot.parameter.copy_(self.theta())
+            self.local.copy_(self.theta())
             self.residual = None
 
     @torch.no_grad()
     def after_step_(self) -> None:
         """Eq. 4: back into the interval. Doing it twice changes nothing."""
         self.before_step_()
-        parameter = self.slot.parameter
+        parameter = self.local
         self._check_health(parameter)
         low, high = self.interval()
         parameter.clamp_(low, high)
@@ -70,7 +93,7 @@ class TensorState:
 
     def interval(self) -> tuple[Any, Any]:
         """The ends of the interval: two numbers before the first task has ended, then two tensors, cached."""
-        parameter = self.slot.parameter
+        parameter = self.local
         if parameter.dtype not in (torch.float32, torch.float64):
             require_float([self.slot])
         if self.bits is None or self.centre is None:
@@ -90,14 +113,14 @@ class TensorState:
 
     def _follow(self, device: torch.device) -> None:
         """State lives where the parameter lives."""
-        for name in ("bits", "centre", "fisher", "residual"):
+        for name in TENSORS:
             tensor = getattr(self, name)
             if tensor is not None:
                 setattr(self, name, tensor.to(device))
 
     def theta(self) -> Tensor:
         """The parameter itself, where straight-through training keeps it apart from its rounded value."""
-        parameter = self.slot.parameter.detach()
+        parameter = self.local.detach()
         if self.residual is None or parameter._version != self.rounded_version:
             return parameter
         return parameter + self.residual.to(parameter.device)
@@ -145,11 +168,18 @@ class TensorState:
         fisher = b.accumulate_fisher(new_fisher, old, task, rules.fisher).float()
         return replace(self, tasks=task, bits=new_bits, centre=centre, fisher=fisher, ends=None)
 
+    def take_from_first_(self, ranks: Ranks) -> None:
+        """Rank 0 has decided, so that ranks cannot differ by rounding. A shard's own rank decides about it."""
+        if not self.layout.sharded:
+            for tensor in (self.bits, self.centre, self.fisher):
+                assert tensor is not None
+                ranks.broadcast_(tensor)
+
     @torch.no_grad()
     def snap_(self) -> None:
         """The released code's last step: the parameter becomes its centre, Q(theta, S), within the open range."""
         if self.rules.snap and self.centre is not None:
-            parameter = self.slot.parameter
+            parameter = self.local
             parameter.copy_(b.to_value(self.centre, self.depth, self.bound, parameter.dtype))
             self.after_step_()
 
@@ -157,21 +187,29 @@ class TensorState:
 
     def frozen_bits(self) -> Tensor:
         if self.bits is None:
-            return torch.zeros_like(self.slot.parameter, dtype=torch.uint8, requires_grad=False)
+            return torch.zeros_like(self.local, dtype=torch.uint8, requires_grad=False)
         return self.bits.clone()
 
     def nbytes(self, cache: bool) -> int:
         held = [self.bits, self.centre, self.fisher, self.residual, *((self.ends or ()) if cache else ())]
         return sum(t.numel() * t.element_size() for t in held if t is not None)
 
-    def state_dict(self) -> dict[str, Any]:
-        names = ("bound", "prior_scale", "tasks", "bits", "centre", "fisher", "residual")
-        values = {name: getattr(self, name) for name in names}
-        return {name: v.clone() if isinstance(v, Tensor) else v for name, v in values.items() if v is not None}
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        """Whole tensors, or ``sharded`` like the parameter."""
+        laid_out = self.layout.wrapped if sharded else self.layout.full
+        values = {name: getattr(self, name) for name in ("bound", "prior_scale", "tasks", *TENSORS)}
+        return {
+            name: laid_out(v.clone()) if isinstance(v, Tensor) else v for name, v in values.items() if v is not None
+        }
 
     def loaded(self, saved: dict[str, Any]) -> "TensorState":
         """This tensor's state with what was saved of it, copied to where the parameter lives."""
-        device = self.slot.parameter.device
-        empty: dict[str, Any] = {"bits": None, "centre": None, "fisher": None, "residual": None, "ends": None}
-        values = {k: v.to(device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()}
-        return replace(self, **{**empty, **values}, rounded_version=self.slot.parameter._version)
+        local = self.local
+        empty: dict[str, Any] = dict.fromkeys((*TENSORS, "ends"))
+        values = {
+            k: self._part(v).to(local.device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()
+        }
+        return replace(self, **{**empty, **values}, rounded_version=local._version)
+
+    def _part(self, saved: Tensor) -> Tensor:
+        return layout_of(saved).local(saved) if is_sharded(saved) else self.layout.part(saved)

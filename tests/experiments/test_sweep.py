@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.engines import Local
 from bitfreeze.experiments.progress import SweepLines, SweepLive
 from bitfreeze.experiments.rows import finished_rows
 from bitfreeze.experiments.runner import run
@@ -56,7 +57,7 @@ def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch, capsys
     monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
     bad = make_config("digits5", "ft", changes=[*SMALL, "training.lr=1e20"])
     good = [make_config("digits5", method, changes=SMALL) for method in ("ft", "blip")]
-    outcomes = {o.config.name: o.error for o in sweep([bad, *good], 2, SweepLines())}
+    outcomes = {o.config.name: o.error for o in sweep([bad, *good], Local(workers=2), SweepLines())}
     assert "the loss is nan at task 1" in outcomes[bad.name]
     assert [outcomes[config.name] for config in good] == ["", ""]
     shown = capsys.readouterr().out
@@ -68,7 +69,7 @@ def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch, capsys
 def test_a_swept_run_is_the_run_itself(tmp_path, monkeypatch):
     monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path / "swept"))
     config = make_config("digits5", "blip", changes=SMALL)
-    sweep([config], 1, SweepLines())
+    sweep([config], Local(), SweepLines())
     run(config, tmp_path / "alone")
     swept, alone = (RunFolder(tmp_path / side / config.name) for side in ("swept", "alone"))
     assert (swept.path / "accuracy.csv").read_bytes() == (alone.path / "accuracy.csv").read_bytes()
@@ -79,7 +80,7 @@ def test_a_terminal_shows_all_runs_and_each_that_goes_on(tmp_path, monkeypatch):
     configs = [make_config("digits5", "ft", seed=seed, changes=["training.epochs=20"]) for seed in (0, 1)]
     screen = io.StringIO()
     with SweepLive(Console(file=screen, force_terminal=True, width=160), len(configs)) as display:
-        sweep(configs, 2, display)
+        sweep(configs, Local(workers=2), display)
     shown = screen.getvalue()
     assert "2/2" in shown
     assert "seed 1: done" in shown

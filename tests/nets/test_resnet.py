@@ -139,6 +139,19 @@ def test_methods_train_it_and_leave_statistics_of_earlier_tasks_alone(name, stat
     assert all(torch.equal(means[key], value) for key, value in left.items() if not key.startswith("1."))
 
 
+def test_the_memory_of_agem_is_seen_through_the_statistics_of_its_own_tasks():
+    net = narrow("per_task")
+    method = make_method("agem", {})
+    method.build(net, TASKS)
+    memory = {k: ((k + 1) * torch.randn(6, *SHAPE), torch.arange(6) % 2) for k in range(2)}
+    for task, (x, _) in memory.items():
+        net(x, task)
+    net.eval()
+    each = [F.cross_entropy(net(x, task), y) for task, (x, y) in memory.items()]
+    assert each[0] != F.cross_entropy(net(memory[0][0], 1), memory[0][1])
+    torch.testing.assert_close(method._memory_loss(memory), torch.stack(each).mean())
+
+
 @pytest.mark.parametrize(
     ("shape", "options", "sentence"),
     [

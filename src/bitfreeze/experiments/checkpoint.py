@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed import Ranks
+from ..trees import decode, encode
+
 TENSORS, TREE = "state.safetensors", "state.json"
 
 
@@ -17,8 +20,7 @@ def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
     """Write checkpoint ``number`` below ``folder``; whenever this is cut off, the ones before it are whole."""
     from safetensors.torch import save
 
-    tensors: dict[str, Tensor] = {}
-    tree = _encode(state, "", tensors)
+    tree, tensors = encode(state)
     data = save(tensors)
     aside = folder / f".{number:06d}.part"
     shutil.rmtree(aside, ignore_errors=True)
@@ -43,6 +45,17 @@ def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
+def share_state(state: dict[str, Any] | None, ranks: Ranks) -> dict[str, Any] | None:
+    """The state that rank 0 has, on all ranks: they need not see the same disk."""
+    tree, tensors = encode(state)
+    kinds = {path: [str(t.dtype).removeprefix("torch."), list(t.shape)] for path, t in tensors.items()}
+    tree, kinds = ranks.gather([tree, kinds])[0]
+    for path, (dtype, shape) in kinds.items():
+        tensors[path] = ranks.broadcast_(tensors.get(path, torch.empty(shape, dtype=getattr(torch, dtype))))
+    shared: dict[str, Any] | None = decode(tree, tensors)
+    return shared
+
+
 def _read(place: Path) -> dict[str, Any]:
     from safetensors.torch import load
 
@@ -51,36 +64,13 @@ def _read(place: Path) -> dict[str, Any]:
     if hashlib.sha256(data).hexdigest() != tree["sha256"]:
         raise ValueError(f"{TENSORS} is not what was written")
     # freshly allocated: where memory-mapped tensors lie would change the last bits of products
-    state = _decode(tree["state"], {name: tensor.clone() for name, tensor in load(data).items()})
+    state = decode(tree["state"], {name: tensor.clone() for name, tensor in load(data).items()})
     assert isinstance(state, dict)
     return state
 
 
 def _numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.is_dir()) if folder.exists() else []
-
-
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        tensors[path] = value.detach().clone().contiguous()
-        return {"tensor": path}
-    if isinstance(value, dict):
-        return {"dict": [[key, _encode(item, f"{path}/{key}", tensors)] for key, item in value.items()]}
-    if isinstance(value, list | tuple):
-        return {"list": [_encode(item, f"{path}/{k}", tensors) for k, item in enumerate(value)]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"'{path}' is a {type(value).__name__}: state must be tensors and plain values")
-
-
-def _decode(node: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(node, dict):
-        return node
-    if "tensor" in node:
-        return tensors[node["tensor"]]
-    if "list" in node:
-        return [_decode(item, tensors) for item in node["list"]]
-    return {key: _decode(item, tensors) for key, item in node["dict"]}
 
 
 def random_states() -> dict[str, Tensor]:

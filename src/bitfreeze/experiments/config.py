@@ -208,6 +208,17 @@ def _parse(text: str) -> Any:
         return text
 
 
+def parse_options(options: Iterable[str]) -> dict[str, Any]:
+    """``name=value`` each."""
+    found = {}
+    for option in options:
+        name, equals, text = option.partition("=")
+        if not (name and equals):
+            raise ValueError(f"an option is written name=value, got {option!r}")
+        found[name] = _parse(text)
+    return found
+
+
 def parse_count(text: str) -> int:
     """``10M``, ``200k`` or a plain number."""
     units = {"k": 1000, "M": 1_000_000}

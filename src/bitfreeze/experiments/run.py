@@ -7,34 +7,50 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..methods import Method, make_method
+from ..distributed import world
+from ..methods import Method, make_method, methods
 from ..nets import build_network
 from ..rl import Games
 from ..streams import Stream, Task, TaskData
-from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states
+from ..training import share_random_state
+from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states, share_state
 from .config import Config
-from .store import Event, RunFolder
+from .store import Event, RunFolder, RunRefused
 
 
 class Run(ABC):
     """What a kind of training adds is how a task is trained and tested, and what is said of it in the end."""
 
     figures: ClassVar[str]  # what the matrix holds, and the name of its file
+    data_parallel: ClassVar[bool] = False  # whether several ranks can share it
 
     def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
         self.config, self.folder = config, folder
         self.checkpoint_seconds, self.keep_bits = checkpoint_seconds, keep_bits
+        self.ranks = world()
         torch.manual_seed(config.seed)
         opened = self._open()
         self.tasks = opened.tasks
         net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
         self.plain_bytes = sum(p.numel() * p.element_size() for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
+        if self.ranks.count > 1:
+            self._require_data_parallel()
         self.net: nn.Module = self.method.build(net, self.tasks)
         self.matrix: list[list[float]] = []
         self.seconds = 0.0
         self.number = 0  # of the next checkpoint
         self.saved_at = self.started_at = time.monotonic()
+
+    def _require_data_parallel(self) -> None:
+        if not self.data_parallel:
+            raise RunRefused(f"{self.config.stream} cannot be shared between ranks: start it without torchrun")
+        if not self.method.record.data_parallel:
+            known = ", ".join(name for name, method in methods.items() if method.record.data_parallel)
+            raise RunRefused(
+                f"{self.config.method} cannot share a run between ranks: start it without torchrun (those that can: "
+                f"{known})"
+            )
 
     @abstractmethod
     def _open(self) -> Stream | Games:
@@ -70,6 +86,7 @@ class Run(ABC):
         for task in self.tasks[len(self.matrix) :]:
             data = self._train(task, training)
             training = None
+            share_random_state(self.ranks)
             self.method.end_task(task, data)
             self._note_task(task)
             self._save(None)
@@ -102,6 +119,8 @@ class Run(ABC):
             self._save(training)
 
     def _save(self, training: dict[str, Any] | None) -> None:
+        if not self.ranks.leads:
+            return
         save_checkpoint(
             self.folder.checkpoints,
             self.number,
@@ -121,11 +140,11 @@ class Run(ABC):
 
     def _take_up(self) -> dict[str, Any] | None:
         """Continue at the newest checkpoint; returns the state of a task's training, if it was in the middle of it."""
-        found = load_checkpoint(self.folder.checkpoints)
-        if found is None:
+        found = load_checkpoint(self.folder.checkpoints) if self.ranks.leads else None
+        state = share_state(None if found is None else found[1], self.ranks)
+        if state is None:
             return None
-        number, state = found
-        self.number = number + 1
+        self.number = 0 if found is None else found[0] + 1
         self.matrix, self.seconds = state["matrix"], state["seconds"]
         for name, value in state.get("own", {}).items():
             setattr(self, name, value)

@@ -1,13 +1,15 @@
 """One run, from its settings to its matrix of accuracies or scores; started again, it goes on where it was cut off."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
+from ..distributed import world
 from ..streams import streams
 from .config import Config
 from .reinforcement import ReinforcementRun
 from .run import Run
-from .store import Event, Listener, RunFolder, runs_root
+from .store import Event, Follower, Listener, RunFolder, runs_root
 from .supervised import SupervisedRun
 
 RUNS: dict[str, type[Run]] = {"supervised": SupervisedRun, "reinforcement": ReinforcementRun}
@@ -25,15 +27,18 @@ def run(
     ``listeners`` are told of each event. ``keep_bits``: write what the method shows of its state after each task. A run
     that is finished is not done again.
     """
-    folder = RunFolder((runs_root() if root is None else root) / config.name, listeners)
-    with folder.locked():
-        finished = folder.result()
-        folder.require_same_config(config, finished is not None)
+    ranks, place = world(), (runs_root() if root is None else root) / config.name
+    folder = RunFolder(place, listeners) if ranks.leads else Follower(place)
+    with ExitStack() as stack:
+        with ranks.together():
+            stack.enter_context(folder.locked())
+            finished = folder.result()
+            folder.require_same_config(config, finished is not None)
+        finished = ranks.gather(finished)[0]
         if finished is not None:
             return finished
         kind = RUNS[streams[config.stream].trainer]
-        prepared = kind(
-            config, folder, checkpoint_seconds, keep_bits
-        )  # refuses what cannot be, before anything is kept
-        folder.write_config(config)
+        with ranks.together():
+            prepared = kind(config, folder, checkpoint_seconds, keep_bits)  # refuses before anything is kept
+            folder.write_config(config)
         return prepared.finish()

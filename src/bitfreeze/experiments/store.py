@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed import world
 from .config import Config, to_toml
 
 Event = dict[str, Any]
@@ -136,13 +137,42 @@ class RunFolder:
         return events[-1] if events and events[-1]["event"] == "finished" else None
 
 
+class Follower(RunFolder):
+    """The run's folder as ranks other than the first see it: they write nothing, and are told what is there."""
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        yield
+
+    def require_same_config(self, config: Config, finished: bool) -> None:
+        pass
+
+    def write_config(self, config: Config) -> None:
+        pass
+
+    def event(self, kind: str, **values: Any) -> Event:
+        self.events_written += 1
+        return {"n": self.events_written - 1, "event": kind, **values}
+
+    def write_matrix(self, matrix: list[list[float]], figures: str) -> None:
+        pass
+
+    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> None:
+        pass
+
+    def result(self) -> Event | None:
+        return None
+
+
 def _settings(config: Config) -> dict[str, Any]:
     return tomllib.loads(to_toml({**asdict(config), "environment": environment(config.packages)}))
 
 
 def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
     """What else decides the last bits of a result."""
+    ranks = world().count
     return {
+        **({"ranks": ranks} if ranks > 1 else {}),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),

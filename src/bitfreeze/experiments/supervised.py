@@ -10,6 +10,7 @@ from .run import Run
 
 class SupervisedRun(Run):
     figures = "accuracy"
+    data_parallel = True
 
     def _open(self) -> Stream:
         self.stream = make_stream(self.config.stream, **self.config.stream_options)

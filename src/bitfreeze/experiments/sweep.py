@@ -1,17 +1,13 @@
-"""Many runs on this machine: a worker for each core, threads pinned, going on past a run that fails."""
+"""Many runs on some engine, going on past a run that fails."""
 
-import os
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
 
 from .config import Config, setting
+from .engines.engine import Engine, Job
 
 
 @dataclass(frozen=True)
@@ -67,28 +63,21 @@ def _change(name: str, value: str, base: Config) -> str:
     return "" if float(times) == 1 else f"{name}={float(times) * given:.6g}"
 
 
-def sweep(configs: list[Config], workers: int, display: Display) -> list[Outcome]:
+def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[Outcome]:
     """Carry out all of these runs, each in a process of its own with one thread."""
-    outcomes = []
-    with ThreadPoolExecutor(workers) as pool:
-        going = {pool.submit(_run_in_process, config): config for config in configs}
-        try:
-            while going:
-                for future in wait(going, timeout=1, return_when=FIRST_COMPLETED).done:
-                    del going[future]
-                    outcomes.append(future.result())
-                    display.done(outcomes[-1])
-                for config in going.values():
-                    display.look(config)
-        except KeyboardInterrupt:  # the runs get it too, and save; those that wait are not begun
-            pool.shutdown(cancel_futures=True)
-            raise
+    outcomes: list[Outcome] = []
+    going: dict[Job, Config] = {}
+    try:
+        going |= {engine.submit(config): config for config in configs}
+        while going:
+            for job in engine.wait(going, 1.0):
+                outcomes.append(Outcome(going.pop(job), engine.error(job)))
+                display.done(outcomes[-1])
+            for config in going.values():
+                display.look(config)
+    except KeyboardInterrupt:
+        engine.stop(going)
+        raise
+    finally:
+        engine.close()
     return outcomes
-
-
-def _run_in_process(config: Config) -> Outcome:
-    command = [sys.executable, "-m", "bitfreeze", *shlex.split(config.command)[1:], "--threads", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = (done.stderr or done.stdout).strip().splitlines()
-    return Outcome(config, "" if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}"))

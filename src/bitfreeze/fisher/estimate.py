@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..distributed import Ranks, world
 from ..likelihoods import Likelihood, as_likelihood
 from ..parameters import Slot, Watch, find_parameters, require_float
+from ..sharding import as_one_process, require_supported
 from . import memory
 from .batches import Places, row_places, split_batch, to_device
 from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
-from .labels import draw, require_exact_size, require_kind
+from .labels import common_generator, draw, require_exact_size, require_kind
 from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
 from .quiet import undisturbed
 from .taps import Taps, tapped
@@ -24,7 +26,7 @@ Progress = Callable[[int, int | None], None]
 
 @dataclass(frozen=True)
 class FisherEstimate:
-    """The Fisher of each watched parameter, and how it was found."""
+    """The Fisher of each watched parameter (of one that is sharded over ranks, of its shard), and how it was found."""
 
     values: dict[str, Tensor]
     samples: int
@@ -42,17 +44,25 @@ def diagonal_fisher(
     targets: Callable[[Any], Any] | None = None,
     generator: torch.Generator | None = None,
     watch: Watch = None,
+    distributed: bool = True,
 ) -> dict[str, Tensor]:
     """The Fisher of each parameter of ``module`` (or of the part ``watch`` of it), by name.
 
     ``data`` yields batches: of a tuple or list the first element goes to ``forward`` and the second holds the labels,
     anything else goes whole. ``forward`` (default: the module) returns class logits, an object with ``.logits``, or one
-    of :mod:`bitfreeze.likelihoods`. ``labels`` are drawn from the model (``"sample"``), averaged over
+    of ``bitfreeze.likelihoods``. ``labels`` are drawn from the model (``"sample"``), averaged over
     (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops early.
+
+    With several ranks of torch.distributed all of them call this together, each with its own samples, dealt to them in
+    turn as DistributedSampler does it, in as many batches as it likes; each gets the Fisher of all. ``samples`` counts
+    those of all ranks: given the size of the dataset, it leaves out what DistributedSampler repeats to fill up. With
+    ``distributed=False`` this process is on its own.
     """
-    return estimate(
-        module, data, forward, labels=labels, samples=samples, targets=targets, generator=generator, watch=watch
-    ).values
+    values = estimate(
+        module, data, forward, labels=labels, samples=samples, targets=targets, generator=generator, watch=watch,
+        distributed=distributed,
+    ).values  # fmt: skip
+    return {slot.name: slot.layout.wrapped(values[slot.name]) for slot in find_parameters(module, watch)}
 
 
 def estimate(
@@ -67,33 +77,37 @@ def estimate(
     watch: Watch = None,
     memory_bytes: int = memory.DEFAULT,
     progress: Progress | None = None,
+    distributed: bool = True,
 ) -> FisherEstimate:
-    """As :func:`diagonal_fisher`, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
-    ``progress(done, samples)`` is called after each batch, with how many samples are done and were asked for."""
-    started = time.perf_counter()
-    require_kind(labels)
-    _require_batches(data, samples)
-    slots = find_parameters(model, watch)
-    require_float(slots)
-    with undisturbed(model, slots), memory.memory_limit(memory_bytes):
-        run = _Run(slots, forward or model, labels, generator)
-        for batch in data:
-            x, given = split_batch(batch)
-            run.add(x, targets(batch) if targets is not None else given, samples)
-            if progress is not None:
-                progress(run.samples, samples)
-            if samples is not None and run.samples >= samples:
-                break
-    if run.plan is None:
-        raise ValueError("the data hold no samples: give at least one batch (a generator that was used up gives none)")
-    if not run.plan.reached and not any(total.any() for total in run.totals.values()):
-        raise ValueError(
-            "the output of forward does not depend on any watched parameter: check that forward uses the model that is "
-            "watched, and that it is not run under torch.no_grad() or on detached features"
-        )
-    values = {name: total.div_(run.samples) for name, total in run.totals.items()}
-    _require_finite(values)
-    return FisherEstimate(values, run.samples, run.plan.describe(), time.perf_counter() - started)
+    """As ``diagonal_fisher``, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
+    ``progress(done, samples)`` is called after each batch, with how many samples are done and were asked for, on this
+    rank."""
+    started, ranks = time.perf_counter(), world(distributed)
+    with ranks.together():
+        require_kind(labels)
+        _require_batches(data, samples)
+        require_supported(model, ranks)
+        slots = find_parameters(model, watch)
+        require_float(slots)
+    layouts = {slot.name: slot.layout for slot in slots}
+    limit = None if samples is None else ranks.share(samples)
+    with as_one_process(model), undisturbed(model, slots), memory.memory_limit(memory_bytes):
+        run = _Run(slots, forward or model, labels, common_generator(generator, ranks), ranks)
+        with ranks.together():
+            for batch in data if limit != 0 else ():
+                x, given = split_batch(batch)
+                run.add(x, targets(batch) if targets is not None else given, limit)
+                if progress is not None:
+                    progress(run.samples, limit)
+                if limit is not None and run.samples >= limit:
+                    break
+        found = _Found(ranks.gather(run.found()))
+        values = {name: layouts[name].part_of_sum(run.totals.pop(name), ranks) for name in layouts}
+    for value in values.values():
+        value.div_(found.samples)
+    with ranks.together():
+        _require_finite(values)
+    return FisherEstimate(values, found.samples, found.rules, time.perf_counter() - started)
 
 
 def explain(
@@ -103,15 +117,38 @@ def explain(
     return estimate(model, data, forward, watch=watch, samples=1).rules
 
 
+class _Found:
+    """What the ranks have found together, besides the sums."""
+
+    def __init__(self, parts: list[dict[str, Any]]) -> None:
+        self.samples = sum(part["samples"] for part in parts)
+        self.rules: dict[str, str] = {}
+        for part in reversed(parts):  # where they differ, the first has its say
+            self.rules |= part["rules"]
+        if not self.samples:
+            raise ValueError(
+                "the data hold no samples: give at least one batch (a generator that was used up gives none)"
+            )
+        if not any(part["reached"] for part in parts):
+            raise ValueError(
+                "the output of forward does not depend on any watched parameter: check that forward uses the model "
+                "that is watched, and that it is not run under torch.no_grad() or on detached features"
+            )
+
+
 class _Run:
-    """The sums so far, and the plan once the first batch has shown which rules hold."""
+    """The sums so far on this rank, and the plan once the first batch has shown which rules hold."""
 
     def __init__(
-        self, slots: Sequence[Slot], forward: Callable[[Any], Any], labels: str, generator: torch.Generator | None
+        self,
+        slots: Sequence[Slot],
+        forward: Callable[[Any], Any],
+        labels: str,
+        generator: torch.Generator,
+        ranks: Ranks,
     ) -> None:
         self.slots, self.forward, self.kind = slots, forward, labels
-        # without one of the user's: one that follows from torch's random state, which itself is left alone
-        self.generator = generator or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        self.generator, self.ranks = generator, ranks
         self.layers = tapped_layers(slots)
         self.totals = zeros(slots)
         self.samples = 0
@@ -140,6 +177,12 @@ class _Run:
                 self.plan.choose(slot, Way.ONE_BY_ONE, f"{self.plan.reasons[slot.name]} has had no trial")
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
+
+    def found(self) -> dict[str, Any]:
+        if self.plan is None:
+            return {"samples": 0, "reached": False, "rules": {}}
+        reached = self.plan.reached or any(bool(total.any()) for total in self.totals.values())
+        return {"samples": self.samples, "reached": reached, "rules": self.plan.describe()}
 
     def _places(self, plan: Plan, x: Any, n: int) -> Places | None:
         """Where this batch holds a row for each sample: as in the trial, if it is built alike."""
@@ -190,7 +233,7 @@ class _Run:
             require_exact_size(likelihood)
             return None
         if self.kind == "sample":
-            return draw(likelihood, self.generator)
+            return draw(likelihood, self.generator, self.ranks)
         if given is None:
             raise ValueError(
                 "labels='true' needs labels: give batches of (input, labels), or targets=, which finds them"

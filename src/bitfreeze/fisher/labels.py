@@ -5,17 +5,29 @@ from typing import Any
 
 import torch
 
+from ..distributed import Ranks
 from ..likelihoods import Likelihood
 
 KINDS = ("sample", "exact", "true")
 EXACT_LIMIT = 4096  # backward passes a batch
 
 
-def draw(likelihood: Likelihood, generator: torch.Generator) -> Any:
-    """Labels drawn from the model. A sample's draw depends on its place in the data, not on the batch size."""
-    size = _outputs(likelihood.noise_shape)
-    noise = torch.rand(likelihood.rows, size, dtype=torch.float64, generator=generator, device=generator.device)
-    return likelihood.sample(_shaped(noise, likelihood.noise_shape))
+def draw(likelihood: Likelihood, generator: torch.Generator, ranks: Ranks) -> Any:
+    """Labels drawn from the model. A sample's draw depends on its place in the data, not on the batch size.
+
+    Nor on the number of ranks: samples are dealt to them in turn, each draws for all and takes its own.
+    """
+    rows, size = likelihood.rows * ranks.count, _outputs(likelihood.noise_shape)
+    noise = torch.rand(rows, size, dtype=torch.float64, generator=generator, device=generator.device)
+    return likelihood.sample(_shaped(noise[ranks.index :: ranks.count], likelihood.noise_shape))
+
+
+def common_generator(given: torch.Generator | None, ranks: Ranks) -> torch.Generator:
+    """The user's generator, or one that follows from torch's random state: on all ranks in the state of rank 0's."""
+    generator = given or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    if ranks.count > 1:
+        generator.set_state(torch.tensor(ranks.gather(generator.get_state().tolist())[0], dtype=torch.uint8))
+    return generator
 
 
 def _outputs(shape: Any) -> int:

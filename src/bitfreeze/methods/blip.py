@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..bits import radius
 from ..blip import BLIP
 from ..consolidation import Consolidation
+from ..distributed import world
 from ..nets import MultiHead
 from ..rules import Rules
 from ..streams import Task, TaskData
@@ -36,6 +37,7 @@ class Blip(Method):
         "Bit-Level Information Preserving: freezes the bits that a task made certain",
         paper="Shi et al., CVPR 2021",
         memory="O(1)",
+        data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
 
@@ -77,7 +79,7 @@ class Blip(Method):
     def end_task(self, task: Task, data: TaskData) -> None:
         self.before = self._accumulated_fisher()
         self.last = self.blip.consolidate(
-            data.train.batches(self.fisher_batch),
+            data.train.share(world()).batches(self.fisher_batch),
             lambda x: self.logits(x, task),
             samples=min(self.samples, len(data.train)),
             labels=self.labels,

@@ -23,6 +23,7 @@ class ElasticWeightConsolidation(Method):
         "online elastic weight consolidation: a pull towards the last weights, scaled by the Fisher",
         paper="Kirkpatrick et al., PNAS 2017; online form: Huszar 2018",
         memory="O(1)",
+        data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
 

@@ -19,6 +19,7 @@ class FineTuning(Method):
         "ft",
         "fine-tuning: one task after another, nothing protected",
         memory="none",
+        data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
 
@@ -32,6 +33,7 @@ class FixedBackbone(Method):
         "ft_fix",
         "fine-tuning of heads only, once the first task has shaped the backbone",
         memory="none",
+        data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
 

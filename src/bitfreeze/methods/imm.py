@@ -34,6 +34,7 @@ class IncrementalMomentMatching(Method):
         "incremental moment matching: old and new weights are merged by their Fishers after each task",
         paper="Lee et al., NIPS 2017",
         memory="O(1)",
+        data_parallel=True,
     )
 
     strength: float = 0.01  # lambda of the pull towards the weights after the last task

@@ -30,6 +30,7 @@ class LearningWithoutForgetting(Method):
         paper="Li and Hoiem, ECCV 2016",
         memory="O(1)",
         moves_old_heads=True,
+        data_parallel=True,
     )
 
     strength: float = 2.0  # lambda: weight of each earlier head's distillation

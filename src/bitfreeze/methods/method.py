@@ -1,6 +1,6 @@
 """What a method is: a few points at which it takes part in ordinary training."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from ..distributed import world
 from ..nets import MultiHead
 from ..streams import Split, Task, TaskData
 
@@ -20,6 +21,7 @@ class Batch:
     x: Tensor
     y: Tensor
     task: Task
+    weight: float = 1.0  # of this rank's part of the batch in the mean over ranks
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Record:
     replays: bool = False  # whether it trains on samples of earlier tasks: buffer_bytes counts what is kept of them
     rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
+    data_parallel: bool = False  # whether a run of it can be shared by several ranks, each with part of every batch
     trainers: tuple[str, ...] = ("supervised",)  # which training it can take part in, see StreamRecord.trainer
 
 
@@ -56,6 +59,7 @@ class Method:
             raise ValueError(f"weight_decay={self.weight_decay} will not do: it must be at least 0")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip={self.clip} will not do: it must be greater than 0, or none")
+        self.compute: Callable[[list[Batch]], Tensor] = self.objective  # or that of all ranks together
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         """The network that this method trains; by default the one given."""
@@ -107,11 +111,13 @@ class Method:
 
     def step(self, batches: list[Batch], optimizers: list[Optimizer]) -> Tensor:
         """Forward, backward and update on the mean over all samples; the first batch is of the task at hand."""
-        return self.update(self._mean_loss(batches), batches[0].task, optimizers, self.clip)
+        return self._descend(self.compute(batches), batches[0].task, optimizers, self.clip)
 
     def update(self, loss: Tensor, task: Task, optimizers: list[Optimizer], clip: float | None) -> Tensor:
         """From any loss to parameters that have moved: what this method does around an optimizer's step."""
-        loss = self._with_penalty(loss, task)
+        return self._descend(self._with_penalty(loss, task), task, optimizers, clip)
+
+    def _descend(self, loss: Tensor, task: Task, optimizers: list[Optimizer], clip: float | None) -> Tensor:
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -125,6 +131,10 @@ class Method:
         self.after_step(task)
         return loss.detach()
 
+    def objective(self, batches: list[Batch]) -> Tensor:
+        """All that a step minimises."""
+        return self._with_penalty(self._mean_loss(batches), batches[0].task)
+
     def validation_splits(self, task: Task, data: TaskData) -> list[tuple[Task, Split]]:
         """What the learning-rate schedule looks at."""
         return [(task, data.valid)]
@@ -132,12 +142,12 @@ class Method:
     @torch.no_grad()
     def validation_loss(self, splits: Iterable[tuple[Task, Split]], task: Task, batch_size: int) -> float:
         """The full training criterion over these splits."""
-        total, count = 0.0, 0
+        ranks, total, count = world(), 0.0, 0
         for owner, split in splits:
-            for x, y in split.batches(batch_size):
+            for x, y in split.share(ranks).batches(batch_size):
                 total += self.loss(Batch(x, y, owner)).item() * len(y)
-                count += len(y)
-        return self._with_penalty(torch.tensor(total / count), task).item()
+            count += len(split)
+        return self._with_penalty(torch.tensor(sum(ranks.gather(total)) / count), task).item()
 
     def _mean_loss(self, batches: list[Batch]) -> Tensor:
         if len(batches) == 1:  # the usual case, and the operations below would cost a small network a tenth of its step

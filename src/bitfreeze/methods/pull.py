@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..distributed import world
 from ..fisher import diagonal_fisher
 from ..fisher.labels import require_kind
 from ..streams import Task, TaskData
@@ -45,7 +46,8 @@ def task_fisher(method: Method, task: Task, data: TaskData, *, samples: int | No
     split = data.train
     if samples is not None:
         split = split.subset(torch.randperm(len(split))[:samples])  # stored order may be that of the classes
-    return diagonal_fisher(method.net, split.batches(batch), lambda x: method.logits(x, task), labels=labels)
+    batches = split.share(world()).batches(batch)
+    return diagonal_fisher(method.net, batches, lambda x: method.logits(x, task), labels=labels)
 
 
 def require_fisher_options(samples: int | None, labels: str, batch: int) -> None:

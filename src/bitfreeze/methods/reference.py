@@ -23,6 +23,7 @@ class Single(Method):
         "single",
         "reference: a separate network for each task",
         memory="O(T)",
+        data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
 

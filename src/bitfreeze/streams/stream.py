@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..distributed import Ranks
+
 
 @dataclass(frozen=True)
 class Task:
@@ -46,6 +48,11 @@ class Split:
         """All samples in the order they are stored."""
         for start in range(0, len(self), size):
             yield self.take(slice(start, start + size))
+
+    def share(self, ranks: Ranks) -> "Split":
+        """Of the samples, dealt to all ranks in turn, those of this one."""
+        mine = slice(ranks.index, None, ranks.count)
+        return self if ranks.count == 1 else replace(self, x=self.x[mine], y=self.y[mine])
 
     def subset(self, rows: Tensor) -> "Split":
         return replace(self, x=self.x[rows], y=self.y[rows])

@@ -2,6 +2,7 @@
 
 from .evaluation import accuracy
 from .loop import Epoch, Training, TrainingDiverged
+from .parallel import share_random_state
 from .schedule import Plateau, Settings
 
-__all__ = ["Epoch", "Plateau", "Settings", "Training", "TrainingDiverged", "accuracy"]
+__all__ = ["Epoch", "Plateau", "Settings", "Training", "TrainingDiverged", "accuracy", "share_random_state"]

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from ..distributed import world
 from ..methods import Method
 from ..streams import Split, Task
 
@@ -11,5 +12,7 @@ from ..streams import Split, Task
 def accuracy(method: Method, net: nn.Module, task: Task, split: Split, batch: int) -> float:
     """Percent of the samples whose largest score, among the task's own classes, is the right one."""
     net.eval()
-    right = sum(int((method.logits(x, task).argmax(1) == y).sum()) for x, y in split.batches(batch))
-    return 100 * right / len(split)
+    ranks = world()
+    mine = split.share(ranks).batches(batch)
+    right = sum(int((method.logits(x, task).argmax(1) == y).sum()) for x, y in mine)
+    return 100 * int(sum(ranks.gather(right))) / len(split)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..distributed import world
 from ..methods import Batch, Method
 from ..streams import Split, Task, TaskData
+from .parallel import share_of, share_random_state, shared_objective
 from .schedule import Plateau, Settings
 
 
@@ -38,7 +40,9 @@ class Training:
         self.plateau = Plateau(settings.lr, settings.patience)
         self.shuffling = torch.Generator().manual_seed(seed)
         self.optimizers: list[Optimizer] = []
+        self.ranks = world()
         method.begin_task(task, data)
+        method.compute = shared_objective(method, net, self.ranks)
         self._new_optimizers()
 
     def epochs(self) -> Iterator[Epoch]:
@@ -62,10 +66,12 @@ class Training:
 
     def _train_epoch(self) -> float:
         self.net.train()
+        share_random_state(self.ranks)
         split, size = self.data.train, self.settings.batch
         total = 0.0
         for step, rows in enumerate(_shuffled(split, size, self.shuffling)):
-            batch = Batch(*split.take(rows), self.task)
+            mine, weight = share_of(rows, self.ranks)
+            batch = Batch(*split.take(mine), self.task, weight)
             loss = self.method.train_batch(batch, step * size / len(split), self.optimizers).item()
             if not isfinite(loss):
                 raise TrainingDiverged(
@@ -73,7 +79,7 @@ class Training:
                     f"{step + 1}: lower the learning rate ({self.plateau.lr:g}), or look for bad inputs"
                 )
             total += loss * len(rows)
-        return total / len(split)
+        return sum(self.ranks.gather(total)) / (self.ranks.count * len(split))
 
     def _validate(self) -> float:
         self.net.eval()

@@ -1,0 +1,61 @@
+"""What an engine is: a place where runs are started, waited for and stopped."""
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from ..config import Config
+
+Job = TypeVar("Job")
+
+
+class Engine(Protocol[Job]):
+    """Carries out runs. Each is a process of its own, `bitfreeze run ...`, with one thread."""
+
+    def submit(self, config: Config) -> Job: ...
+
+    def wait(self, jobs: Iterable[Job], seconds: float) -> list[Job]:
+        """Those that have ended, at the latest after so many seconds."""
+
+    def error(self, job: Job) -> str:
+        """What went wrong in a run that has ended, in a sentence; empty if nothing did."""
+
+    def stop(self, jobs: Iterable[Job]) -> None:
+        """Begin no more of them and end those that go on: what they have saved is kept."""
+
+    def close(self) -> None:
+        """Nothing is under way any more."""
+
+
+def carry_out(command: str, runs: str) -> str:
+    """A run in a process of its own, which ends with this one; returns what went wrong."""
+    process = start(command, runs)
+    return error_of(process, *process.communicate())
+
+
+def error_of(process: "subprocess.Popen[str]", out: str, err: str) -> str:
+    """The last line that a process has said, if it failed."""
+    lines = (err or out).strip().splitlines()
+    return "" if process.returncode == 0 else (lines[-1] if lines else f"exit code {process.returncode}")
+
+
+def start(command: str, runs: str) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-m", "bitfreeze", *shlex.split(command)[1:], "--threads", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "BITFREEZE_RUNS": runs}
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_parent
+    )
+
+
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before any fork
+
+
+def _end_with_parent() -> None:
+    """A worker that is killed must not leave a run behind that goes on writing: another worker takes it up."""
+    if _libc is not None:
+        _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,0 +1,133 @@
+"""Runs on a Ray cluster, each a task. One whose node is lost is taken up on another, at its last checkpoint.
+
+Runs are kept below the driver's folder of runs. A node that sees that folder (on a shared disk) writes to it; from one
+that does not, files are sent to the driver every few seconds. Each node gets data once, by `bitfreeze run` itself.
+"""
+
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ..config import Config
+from ..store import runs_root, write_aside
+from .engine import carry_out, error_of, start
+
+SEND_SECONDS = 5.0
+RETRIES = 5  # of a run whose node or worker was lost
+
+
+class RayCluster:
+    """``address`` of a cluster that is there ("auto" finds the one of this machine); without, one is started here.
+    ``options`` are those of a Ray task, such as num_cpus or memory; ``collect``: send files even on a shared disk."""
+
+    def __init__(self, address: str = "", workers: int = 1, options: Mapping[str, Any] | None = None) -> None:
+        try:
+            import ray
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        except ModuleNotFoundError as missing:
+            raise ValueError("the engine ray needs the extra 'ray': pip install 'bitfreeze[ray]'") from missing
+        self.ray, chosen = ray, dict(options or {})
+        collect = chosen.pop("collect", False)
+        self.ours = not ray.is_initialized()
+        if self.ours:
+            ray.init(address or "local", log_to_driver=False, **({} if address else {"num_cpus": workers}))
+        self.root = runs_root().resolve()
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.sign = self.root / f".driver-{uuid4().hex}"  # nodes that see it see the folder
+        if not collect:
+            self.sign.touch()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self.keeper = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=here).remote(str(self.root))
+        self.task = ray.remote(**{"num_cpus": 1, "max_retries": RETRIES, **chosen})(run_on_node)
+
+    def submit(self, config: Config) -> Any:
+        return self.task.remote(config.command, config.name, str(self.sign), self.keeper)
+
+    def wait(self, jobs: Iterable[Any], seconds: float) -> list[Any]:
+        done: list[Any] = self.ray.wait(list(jobs), num_returns=1, timeout=seconds)[0]
+        return done
+
+    def error(self, job: Any) -> str:
+        try:
+            error: str = self.ray.get(job)
+        except self.ray.exceptions.RayError as failure:
+            return f"the run was lost {RETRIES + 1} times: {str(failure).strip().splitlines()[0]}"
+        return error
+
+    def stop(self, jobs: Iterable[Any]) -> None:
+        for job in jobs:
+            self.ray.cancel(job, force=True)
+
+    def close(self) -> None:
+        self.sign.unlink(missing_ok=True)
+        if self.ours:
+            self.ray.shutdown()
+
+
+class Keeper:
+    """Runs on the driver's machine and keeps there what other nodes send."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+
+    def files(self, name: str) -> dict[str, bytes]:
+        return read_files(self.root / name)
+
+    def keep(self, name: str, files: dict[str, bytes]) -> None:
+        write_files(self.root / name, files)
+
+
+def run_on_node(command: str, name: str, sign: str, keeper: Any) -> str:
+    """Carry out a run on the node where this is called; returns what went wrong."""
+    if Path(sign).exists():
+        return carry_out(command, str(Path(sign).parent))
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="bitfreeze-") as folder:
+        place = Path(folder) / name
+        sent = ray.get(keeper.files.remote(name))
+        write_files(place, sent)
+        process = start(command, folder)
+        while True:
+            try:
+                said = process.communicate(timeout=SEND_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                sent = _send(place, name, sent, keeper)
+        _send(place, name, sent, keeper)
+    return error_of(process, *said)
+
+
+def _send(place: Path, name: str, sent: dict[str, bytes], keeper: Any) -> dict[str, bytes]:
+    """Send what is new. The keeper has all of it, or (if this node is lost meanwhile) nothing."""
+    import ray
+
+    files = read_files(place)
+    ray.get(keeper.keep.remote(name, {path: data for path, data in files.items() if sent.get(path) != data}))
+    return files
+
+
+def read_files(place: Path) -> dict[str, bytes]:
+    """All files of a run, but those that are just being written."""
+    found = {}
+    for file in sorted(place.rglob("*")):
+        path = file.relative_to(place)
+        hidden = any(part.startswith(".") for part in path.parts)
+        try:
+            if file.is_file() and not hidden and path.name != "lock":
+                found[path.as_posix()] = file.read_bytes()
+        except FileNotFoundError:  # an old checkpoint that was just taken away
+            continue
+    return found
+
+
+def write_files(place: Path, files: Mapping[str, bytes]) -> None:
+    for path, data in files.items():
+        file = (place / path).resolve()
+        if not file.is_relative_to(place.resolve()):
+            raise ValueError(f"{path} lies outside the run's folder")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_aside(file, data)

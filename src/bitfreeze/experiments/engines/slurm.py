@@ -1,0 +1,63 @@
+"""Runs as SLURM jobs, through submitit. One that is preempted or out of time is queued again and goes on."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..config import Config
+from ..store import runs_root
+from .engine import carry_out
+
+
+class Slurm:
+    """``address`` "local" tries jobs out on this machine, without SLURM. ``options`` are those of submitit's executor:
+    timeout_min, slurm_partition, mem_gb and so on. The folder of runs must lie on a disk that all nodes see."""
+
+    def __init__(self, address: str = "", workers: int = 1, options: Mapping[str, Any] | None = None) -> None:
+        try:
+            import submitit
+        except ModuleNotFoundError as missing:
+            raise ValueError("the engine slurm needs the extra 'slurm': pip install 'bitfreeze[slurm]'") from missing
+        self.root = runs_root().resolve()
+        try:
+            self.executor = submitit.AutoExecutor(folder=self.root / ".slurm", cluster=address or "slurm")
+        except RuntimeError as error:
+            raise ValueError(f"{error}: start this where sbatch is, or use --address local to try it out") from None
+        self.executor.update_parameters(**{"cpus_per_task": 1, "timeout_min": 24 * 60, **(options or {})})
+
+    def submit(self, config: Config) -> Any:
+        return self.executor.submit(RunJob(config.command, str(self.root)))
+
+    def wait(self, jobs: Iterable[Any], seconds: float) -> list[Any]:
+        end = time.monotonic() + seconds
+        while True:
+            done = [job for job in jobs if job.done()]
+            if done or time.monotonic() > end:
+                return done
+            time.sleep(0.2)
+
+    def error(self, job: Any) -> str:
+        failure = job.exception()
+        return str(job.result()) if failure is None else str(failure).strip().splitlines()[-1]
+
+    def stop(self, jobs: Iterable[Any]) -> None:
+        for job in jobs:
+            job.cancel()
+
+    def close(self) -> None:
+        """Logs stay below .slurm in the folder of runs."""
+
+
+class RunJob:
+    """What a job does. submitit calls ``checkpoint`` when SLURM is about to end it, and queues what that returns."""
+
+    def __init__(self, command: str, runs: str) -> None:
+        self.command, self.runs = command, runs
+
+    def __call__(self) -> str:
+        return carry_out(self.command, self.runs)
+
+    def checkpoint(self) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)

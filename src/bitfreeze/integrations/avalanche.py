@@ -1,0 +1,83 @@
+"""BLIP as a plugin of Avalanche's supervised strategies: a task is an experience."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.utils.data import DataLoader
+
+try:
+    from avalanche.models import IncrementalClassifier, MultiHeadClassifier
+    from avalanche.training.plugins import SupervisedPlugin
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("this needs the extra 'avalanche': pip install 'bitfreeze[avalanche]'") from missing
+
+from ..attachment import Attachment
+from ..blip import BLIP
+from ..consolidation import Consolidation
+
+HEADS = (MultiHeadClassifier, IncrementalClassifier)
+
+
+class BLIPPlugin(SupervisedPlugin):
+    """Clamps after each update, and consolidates with the experience's data after it has been learned.
+
+    blip: a BLIP of the strategy's model. A classifier that grows with the classes cannot be watched: see ``backbone``.
+    samples: how many of an experience's samples to consolidate with; default all.
+    """
+
+    def __init__(self, blip: BLIP, *, samples: int | None = None) -> None:
+        super().__init__()
+        self.blip, self.samples = blip, samples
+        self.report: Consolidation | None = None
+        self._attachment: Attachment | None = None
+
+    def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
+        if strategy.model is not self.blip.model:
+            raise ValueError("the strategy trains another model than BLIP watches: build BLIP from strategy.model")
+        # to whatever optimizer steps the model, for strategies change theirs as the model grows
+        self._attachment = self.blip.attach()
+
+    def after_training_exp(self, strategy: Any, num_workers: int = 0, **kwargs: Any) -> None:
+        dataset, current = strategy.experience.dataset, strategy.mbatch
+        loader = DataLoader(
+            dataset,
+            batch_size=strategy.train_mb_size,
+            num_workers=num_workers,
+            collate_fn=getattr(dataset, "collate_fn", None),
+        )
+
+        def forward(batch: Any) -> Any:
+            strategy.mbatch = batch
+            return strategy.forward()  # which knows whether the model wants task labels
+
+        try:
+            batches = ((list(batch), batch[1]) for batch in loader)
+            self.report = self.blip.consolidate(batches, forward, samples=self.samples)
+        finally:
+            strategy.mbatch = current
+        assert self._attachment is not None
+        self._attachment.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.blip.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.blip.load_state_dict(state)
+
+
+def backbone(model: nn.Module) -> list[nn.Module | str]:
+    """All of a model but its classifier heads (MultiHeadClassifier, IncrementalClassifier), for ``BLIP(watch=...)``."""
+    return list(_outside_heads(model, ""))
+
+
+def _outside_heads(module: nn.Module, prefix: str) -> Iterator[nn.Module | str]:
+    if isinstance(module, HEADS):
+        return
+    if not any(isinstance(part, HEADS) for part in module.modules()):
+        yield module
+        return
+    for name, _ in module.named_parameters(recurse=False):
+        yield f"{prefix}{name}"
+    for name, child in module.named_children():
+        yield from _outside_heads(child, f"{prefix}{name}.")

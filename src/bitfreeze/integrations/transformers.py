@@ -1,0 +1,129 @@
+"""BLIP as a callback of the Transformers Trainer: a task is a ``trainer.train()``."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+try:
+    from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("this needs the extra 'transformers': pip install 'bitfreeze[transformers]'") from missing
+
+from ..attachment import Attachment
+from ..blip import BLIP
+from ..consolidation import Consolidation
+from ..likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from .state_file import load_state, save_state
+
+
+class BLIPCallback(TrainerCallback):
+    """Clamps after each optimizer step, and consolidates with the training data when training has ended.
+
+    blip: a BLIP of the trainer's model or of a part of it.
+    forward: batch -> logits or a likelihood; by default ``likelihood`` below, by the kind of model.
+    samples: how many of the data to consolidate with; default all.
+    resume_from: the checkpoint that training resumes from, where that is not in the trainer's ``output_dir``.
+
+    Its state is written beside the model into every checkpoint, and taken up from there when training is resumed.
+    """
+
+    def __init__(
+        self,
+        blip: BLIP,
+        *,
+        forward: Callable[[Any], Any] | None = None,
+        samples: int | None = None,
+        resume_from: str | Path | None = None,
+    ) -> None:
+        self.blip, self.forward, self.samples, self.resume_from = blip, forward, samples, resume_from
+        self.report: Consolidation | None = None
+        self._attachment: Attachment | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        _require_usable(self.blip.model, model, args, self.forward)
+        if state.global_step > 0:
+            load_state(self.blip, self.resume_from or _checkpoint(args, state))
+        self._attachment = self.blip.attach()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        save_state(self.blip, _checkpoint(args, state))
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        forward = self.forward or (lambda batch: likelihood(model, batch))
+        self.report = self.blip.consolidate(train_dataloader, forward, samples=self.samples)
+        assert self._attachment is not None
+        self._attachment.remove()
+
+
+def likelihood(model: Any, batch: Mapping[str, Tensor]) -> Likelihood:
+    """What the model says about the labels of a batch; padding, and labels of -100, do not count."""
+    logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
+    return LIKELIHOODS[_kind(model)](model, logits, batch)
+
+
+def _kind(model: Any) -> Any:
+    """The name of the model's loss. Older decoders, GPT2LMHeadModel among them, give none."""
+    decoder = isinstance(model, PreTrainedModel) and model.can_generate() and not model.config.is_encoder_decoder
+    return getattr(model, "loss_type", None) or ("ForCausalLM" if decoder else None)
+
+
+def _next_tokens(model: Any, logits: Tensor, batch: Mapping[str, Tensor]) -> Likelihood:
+    return Categorical(logits[:, :-1], _counts(batch, slice(1, None)))
+
+
+def _tokens(model: Any, logits: Tensor, batch: Mapping[str, Tensor]) -> Likelihood:
+    return Categorical(logits, _counts(batch, slice(None)))
+
+
+def _sequence(model: Any, logits: Tensor, batch: Mapping[str, Tensor]) -> Likelihood:
+    kinds: dict[str | None, Callable[[Tensor], Likelihood]] = {
+        "regression": Gaussian,
+        "multi_label_classification": Bernoulli,
+    }
+    return kinds.get(model.config.problem_type, Categorical)(logits)
+
+
+LIKELIHOODS: dict[str, Callable[[Any, Tensor, Mapping[str, Tensor]], Likelihood]] = {
+    "ForCausalLM": _next_tokens,
+    "ForMaskedLM": _tokens,
+    "ForTokenClassification": _tokens,
+    "ForSequenceClassification": _sequence,
+}
+
+
+def _counts(batch: Mapping[str, Tensor], positions: slice) -> Tensor | None:
+    """Which of the positions count: neither padding nor labelled -100."""
+    masks = [batch["attention_mask"][:, positions].bool()] if "attention_mask" in batch else []
+    masks += [batch["labels"][:, positions] != -100] if "labels" in batch else []
+    return masks[0] & masks[-1] if masks else None
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _require_usable(watched: nn.Module, model: Any, args: TrainingArguments, forward: Any) -> None:
+    if args.world_size > 1:
+        raise ValueError(f"BLIPCallback works in one process, and there are {args.world_size}: start the trainer alone")
+    if not any(module is watched for module in model.modules()):
+        raise ValueError(
+            "the trainer trains another model than BLIP watches: build BLIP from its model or a part of it"
+        )
+    if forward is None and _kind(model) not in LIKELIHOODS:
+        raise ValueError(
+            f"what {type(model).__name__} says about its labels is not known: give forward=, which takes a batch and "
+            "returns logits or one of bitfreeze.likelihoods"
+        )
