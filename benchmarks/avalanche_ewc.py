@@ -4,7 +4,8 @@
 
 Every side trains all tasks from scratch in each round, and the sides take turns. By hand batches are cut from tensors,
 in Avalanche a DataLoader collects them sample by sample: so its own plain loop, Naive, is a second measure. Strength
-is Avalanche's ewc_lambda; nothing here is tuned, neither that nor BLIP's budget.
+is Avalanche's ewc_lambda; nothing here is tuned, neither that nor BLIP's budget. Times are those of one thread on the
+processor.
 """
 
 import sys
@@ -15,7 +16,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 import torchvision_operators
-from measure import best_seconds
+from measure import best_processor_seconds
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -139,7 +140,7 @@ def sides(data: Data, epochs: int, strength: float) -> dict[str, Callable[..., M
 def main(name: str = "digits5", epochs: str = "20", rounds: str = "5", strength: str = "100") -> None:
     torch.set_num_threads(1)
     runs = sides(Data.of(name), int(epochs), float(strength))
-    times = best_seconds(runs, int(rounds))
+    times = best_processor_seconds(runs, int(rounds))
     print(
         f"{name}, MLP 400-400, {epochs} epochs a task, batch {BATCH}, SGD {RATE}; torch {torch.__version__}, 1 thread\n"
     )

@@ -4,6 +4,9 @@ the accuracy, and from the likelihood that the Fisher information is taken of.
 
 There is one network with one output layer for all three, nothing tells it what it reads, and BLIP watches all of it.
 
+A lot is still forgotten: more budget than this holds old texts better and leaves too little room for the last. It was
+chosen by looking at the outcome, so take the figures as an illustration.
+
     python examples/transformer.py
 """
 

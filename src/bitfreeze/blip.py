@@ -35,14 +35,14 @@ from .tensor_state import TensorState
 class BLIP:
     """Keeps what a model has learned while it goes on learning.
 
-    model: any nn.Module with float32 (or float64) parameters.
-    watch: the part whose parameters are protected, or a list of parts and parameter names; default the whole model.
-    bits: the depth N to which a parameter is resolved, 1 to 23.
-    budget: the share of the bits of parameters in use that the first task may freeze; the prior follows from it.
-    prior: F_0 itself, on the scale of the per-sample Fisher; given, it takes the place of the budget.
-    bound: C in the range +-C / sqrt(fan_in) of a layer's weights.
-    rules: what is frozen around which centre; ``Rules.strict()`` unless the paper's ways are wanted.
-    freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
+    - model: any nn.Module with float32 (or float64) parameters.
+    - watch: the part whose parameters are protected, or a list of parts and parameter names; default the whole model.
+    - bits: the depth N to which a parameter is resolved, 1 to 23.
+    - budget: the share of the bits of parameters in use that the first task may freeze; the prior follows from it.
+    - prior: F_0 itself, on the scale of the per-sample Fisher; given, it takes the place of the budget.
+    - bound: C in the range +-C / sqrt(fan_in) of a layer's weights.
+    - rules: what is frozen around which centre; ``Rules.strict()`` unless the paper's ways are wanted.
+    - freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
     """
 
     def __init__(
@@ -147,11 +147,12 @@ class BLIP:
     ) -> Consolidation:
         """Measure what the task's data say about each parameter, and freeze as many more bits.
 
-        data, forward, labels, samples, targets, generator, distributed: see :func:`bitfreeze.diagonal_fisher`.
-        With several ranks all of them call this; rank 0 decides, and all end with the same state.
-        memory_bytes, progress: see :func:`bitfreeze.fisher.estimate`.
-        outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
-        If anything is wrong with the input, model and state stay as they were.
+        - data, forward, labels, samples, targets, generator, distributed: see ``bitfreeze.diagonal_fisher``.
+        - memory_bytes, progress: see ``bitfreeze.fisher.estimate``.
+        - outside: what to do if a parameter left its interval since the last clamp: ``"raise"``, or ``"mend"`` it.
+
+        If anything is wrong with the input, model and state stay as they were. With several ranks all of them call
+        this; rank 0 decides, and all end with the same state.
         """
         started, ranks = time.perf_counter(), world(distributed)
         before, mended = (self._states, self._absent), {}

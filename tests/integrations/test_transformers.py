@@ -1,6 +1,7 @@
 """The callback inside the Transformers Trainer, with tiny models made from scratch."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -212,3 +213,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
         train(model, tmp_path, sentences(0), BLIPCallback(BLIP(model)))
     with pytest.raises(ValueError, match="another model than BLIP watches"):
         train(model, tmp_path, sentences(0), BLIPCallback(BLIP(gpt2())))
+    several = SimpleNamespace(world_size=2)
+    with pytest.raises(ValueError, match="works in one process, and there are 2: start the trainer alone"):
+        BLIPCallback(BLIP(model)).on_train_begin(several, SimpleNamespace(global_step=0), None, model=model)

@@ -21,7 +21,7 @@ def live(run: StoredRun) -> dict[str, Any]:
     """State, progress from 0 to 1, time left in words, and the curves of the task at hand."""
     rounds = [event for event in run.events if event["event"] in ROUNDS]
     ended = [event for event in run.events if event["event"] == "task"]
-    learned = task = len(ended)
+    learned = task = run.learned
     here = [event for event in rounds if event["task"] == task]
     done = _number(here[-1]) if here else 0
     usual = _rounds_a_task(run, rounds, learned)

@@ -70,7 +70,7 @@ class ReinforcementRun(Run):
         score = mean(update.scores) if update.scores else None
         self.folder.event(
             "update", task=task.index, update=update.number, steps=update.steps, lr=update.lr, loss=update.loss,
-            entropy=update.entropy, games=len(update.scores), score=score,
+            entropy=update.entropy, games=len(update.scores), score=score, seconds=self._elapsed(),
         )  # fmt: skip
 
     # whole games

@@ -49,6 +49,11 @@ class StoredRun:
         return self.folder.read_matrix()
 
     @property
+    def learned(self) -> int:
+        """How many tasks it has learned."""
+        return sum(event["event"] == "task" for event in self.events)
+
+    @property
     def result(self) -> Event | None:
         return self.events[-1] if self.events and self.events[-1]["event"] == "finished" else None
 

@@ -92,6 +92,11 @@ _PREFACES = {"supervised": PREFACE, "reinforcement": scores.PREFACE}
 Key = tuple[str, str]  # method and variant
 
 
+def preface(stream: str) -> str:
+    """What the columns of a stream's table mean."""
+    return _PREFACES[streams[stream].trainer]
+
+
 def _groups(rows: list[Row], against: str) -> tuple[dict[Key, Runs], dict[Key, Runs | None]]:
     """The runs of each method and variant, and those that they are compared with."""
     groups: dict[Key, Runs] = {}
@@ -174,7 +179,7 @@ def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") ->
     return "\n".join(
         [
             f"# {title or stream}\n",
-            _PREFACES[streams[stream].trainer],
+            preface(stream),
             to_markdown(summarise(rows, stream, against), against),
             *(f"Protocol: {text}.\n" for text in sorted(protocols)),
             *(f"Versions: {text}.\n" for text in sorted(environments)),

@@ -101,7 +101,7 @@ def _is_loopback(host: str) -> bool:
 
 def _state(runs: list[StoredRun]) -> str:
     """Changes when a run comes, has learned another task, or ends."""
-    parts = sorted(f"{run.folder.path}:{len(run.matrix)}:{run.result is not None}" for run in runs)
+    parts = sorted(f"{run.folder.path}:{run.learned}:{run.result is not None}" for run in runs)
     return sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

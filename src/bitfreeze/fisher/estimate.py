@@ -50,7 +50,7 @@ def diagonal_fisher(
 
     ``data`` yields batches: of a tuple or list the first element goes to ``forward`` and the second holds the labels,
     anything else goes whole. ``forward`` (default: the module) returns class logits, an object with ``.logits``, or one
-    of :mod:`bitfreeze.likelihoods`. ``labels`` are drawn from the model (``"sample"``), averaged over
+    of ``bitfreeze.likelihoods``. ``labels`` are drawn from the model (``"sample"``), averaged over
     (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops early.
 
     With several ranks of torch.distributed all of them call this together, each with its own samples, dealt to them in
@@ -79,7 +79,7 @@ def estimate(
     progress: Progress | None = None,
     distributed: bool = True,
 ) -> FisherEstimate:
-    """As :func:`diagonal_fisher`, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
+    """As ``diagonal_fisher``, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
     ``progress(done, samples)`` is called after each batch, with how many samples are done and were asked for, on this
     rank."""
     started, ranks = time.perf_counter(), world(distributed)

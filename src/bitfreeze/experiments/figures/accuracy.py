@@ -83,6 +83,8 @@ def sequence(runs: list[StoredRun]) -> Drawing:
     panels.flat[size].set_title("mean of tasks so far", fontweight="bold")
     for axes in list(panels.flat)[size + 1 :]:
         axes.set_visible(False)
+    low, high = panels[0, 0].get_ylim()
+    panels[0, 0].set_ylim(low, min(high, 100 + 0.04 * (100 - low)))
     for axes in panels.flat:
         axes.grid(axis="y")
         axes.set_xticks(range(1, size + 1) if size <= 6 else range(1, size + 1, 3))

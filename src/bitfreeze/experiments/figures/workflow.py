@@ -58,10 +58,10 @@ def history(bits: BitHistory, name: str, index: tuple[int, ...]) -> list[Step]:
     bound = bits.bound(name)
     steps = [Step(0, 0, 0.0, bound, 0.0, None)]
     for t in range(bits.tasks):
-        centre, radius = float(bits.centre(name, t)[index]), float(bits.radius(name, t)[index])
+        frozen, units = int(bits.bits(name, t)[index]), int(bits.units(name, t)[index])
+        centre, radius = units * bound * 2.0**-bits.depth, bound * 2.0**-frozen
         value = centre + radius * float(bits.offset(name, t)[index]) / 127 if bits.has_values else None
-        gain = float(bits.gain(name, t)[index])
-        steps.append(Step(int(bits.bits(name, t)[index]), int(bits.units(name, t)[index]), centre, radius, gain, value))
+        steps.append(Step(frozen, units, centre, radius, float(bits.gain(name, t)[index]), value))
     return steps
 
 

@@ -93,7 +93,7 @@ def _table(name: str, runs: list[StoredRun]) -> str:
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="Results on {escape(name)}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<details><summary>What the columns mean, and the protocols</summary><p>{escape(table.PREFACE)} "
+        f"<details><summary>What the columns mean, and the protocols</summary><p>{escape(table.preface(name))} "
         f"The paper's figures are at its own settings, the preset's.</p><ul>{protocols}</ul></details>"
     )
 
