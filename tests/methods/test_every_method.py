@@ -22,6 +22,10 @@ class Watched(Split):
         reads.append(self.owner)
         return super().take(rows)
 
+    def subset(self, rows):
+        """What a method keeps in a buffer is its own: reading that is no reading of the task's data."""
+        return Split(self.x[rows], self.y[rows], self.mean, self.std)
+
 
 reads: list[int] = []
 
