@@ -7,13 +7,13 @@ import ddp_ranks
 from bitfreeze.distributed import Ranks, world
 from bitfreeze.fisher import estimate
 from ddp_ranks import make_net, task_data
-from ranks import run_ranks
+from ranks import run_ranks_once
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """What two ranks did; they start once, for that takes longest."""
-    return run_ranks(ddp_ranks.__file__, "all_of_it", tmp_path_factory.mktemp("ranks"))
+    return run_ranks_once(ddp_ranks.__file__, "all_of_it", tmp_path_factory)[0]
 
 
 @pytest.fixture

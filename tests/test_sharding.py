@@ -7,12 +7,12 @@ import fsdp_ranks
 from bitfreeze import BLIP
 from bitfreeze.fisher import estimate
 from ddp_ranks import make_net, task_data
-from ranks import run_ranks
+from ranks import run_ranks_once
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    return run_ranks(fsdp_ranks.__file__, "all_of_it", tmp_path_factory.mktemp("ranks"))
+    return run_ranks_once(fsdp_ranks.__file__, "all_of_it", tmp_path_factory)[0]
 
 
 @pytest.fixture

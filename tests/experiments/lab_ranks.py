@@ -1,6 +1,6 @@
 """What each rank does in test_torchrun.py: runs of the laboratory."""
 
-import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ PARALLEL = [name for name, method in methods.items() if method.record.data_paral
 
 def lab(rank: int, count: int) -> dict[str, Any]:
     """Every method that can, and one that cannot. Ranks see different disks: only the first one writes."""
-    root = Path(os.environ["BITFREEZE_RUNS"]) / f"disk of rank {rank}"
+    root = Path(sys.argv[4]) / f"disk of rank {rank}"
     found: dict[str, Any] = {}
     for method in PARALLEL:
         found[method] = run(make_config("digits5", method, changes=CHANGES), root)["acc"]

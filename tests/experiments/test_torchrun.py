@@ -19,21 +19,14 @@ from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
 from bitfreeze.training.parallel import share_of
-from ranks import run_ranks
+from ranks import run_ranks_once
 
 TIMEOUT = 200
 
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory):
-    root = tmp_path_factory.mktemp("runs")
-    before = os.environ.get("BITFREEZE_RUNS")
-    os.environ["BITFREEZE_RUNS"] = str(root)
-    try:
-        found = run_ranks(lab_ranks.__file__, "lab", root)
-    finally:
-        os.environ.pop("BITFREEZE_RUNS")
-        os.environ.update({} if before is None else {"BITFREEZE_RUNS": before})
+    found, root = run_ranks_once(lab_ranks.__file__, "lab", tmp_path_factory)
     return root, found
 
 
