@@ -3,16 +3,11 @@
 import csv
 import io
 import json
-import os
-import random
-import signal
-import subprocess
 import sys
-import time
-from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from cut_off import Cut, complete, cut_after, kill_at_random
 
 from bitfreeze.cli import main
 from bitfreeze.experiments import metrics
@@ -34,28 +29,13 @@ SMALL = [
 ABLE = [name for name, method in methods.items() if "reinforcement" in method.record.trainers]
 
 
-class Cut(Exception):
-    pass
-
-
-def cut_after(updates: int):
-    left = [updates]
-
-    def count(event):
-        left[0] -= event["event"] == "update"
-        if left[0] < 0:
-            raise Cut
-
-    return count
-
-
 @pytest.mark.parametrize("method", ABLE)
 def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     config = make_config("control", method, changes=SMALL)
     run(config, tmp_path / "whole")
     for attempt in range(20):
         try:
-            run(config, tmp_path / "parts", [cut_after(3)], checkpoint_seconds=0)
+            run(config, tmp_path / "parts", [cut_after(3, "update")], checkpoint_seconds=0)
             break
         except Cut:
             assert attempt < 19
@@ -72,32 +52,15 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     assert attempt >= 2
 
 
-def start(root: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bitfreeze", "run", "control", "--method", "blip", "--threads", "1"]
-    more = ["--checkpoint-seconds", "0", "--set", *SMALL]
-    environment = {**os.environ, "BITFREEZE_RUNS": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def finish_process(process: subprocess.Popen) -> int:
-    process.communicate(timeout=200)
-    return process.returncode
-
-
 def test_killed_at_random_moments(tmp_path):
-    config = make_config("control", "blip", changes=SMALL)
-    assert finish_process(start(tmp_path / "whole")) == 0
-    folder, moments = tmp_path / "killed" / config.name, random.Random(0)
-    for _ in range(3):
-        process = start(tmp_path / "killed")
-        seen, deadline = len(RunFolder(folder).events()), time.monotonic() + 60
-        while len(RunFolder(folder).events()) <= seen and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)  # from now on any moment will do
-        time.sleep(moments.random() * 0.4)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert finish_process(start(tmp_path / "killed")) == 0
-    assert (folder / "score.csv").read_bytes() == (tmp_path / "whole" / config.name / "score.csv").read_bytes()
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    name = make_config("control", "blip", changes=SMALL).name
+    command = ["run", "control", "--method", "blip", "--threads", "1", "--checkpoint-seconds", "0", "--set", *SMALL]
+    complete(whole, *command)
+    kill_at_random(killed, name, command, times=3, within=0.4)
+    assert RunFolder(killed / name).result() is None, "it was to be killed, and has ended"
+    complete(killed, *command)
+    assert (killed / name / "score.csv").read_bytes() == (whole / name / "score.csv").read_bytes()
 
 
 def test_atari_goes_on_from_new_games_and_says_so(tmp_path):
@@ -109,7 +72,7 @@ def test_atari_goes_on_from_new_games_and_says_so(tmp_path):
     ]  # fmt: skip
     config = make_config("atari6", "blip", changes=changes)
     with pytest.raises(Cut):
-        run(config, tmp_path, [cut_after(1)], checkpoint_seconds=0)
+        run(config, tmp_path, [cut_after(1, "update")], checkpoint_seconds=0)
     result = run(config, tmp_path)
     events = RunFolder(tmp_path / config.name).events()
     (note,) = [event for event in events if event["event"] == "continued"]

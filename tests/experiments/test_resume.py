@@ -2,15 +2,13 @@
 
 import contextlib
 import os
-import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from cut_off import Cut, complete, cut_after, kill_at_random, start
 
 from bitfreeze.experiments.checkpoint import load_checkpoint
 from bitfreeze.experiments.config import make_config
@@ -21,29 +19,13 @@ from bitfreeze.methods import methods
 CHANGES = ["training.epochs=4", "network.hidden=[16]"]
 
 
-class Cut(Exception):
-    pass
-
-
-def cut_after(epochs: int):
-    """Stop the run in the middle, as an error would."""
-    left = [epochs]
-
-    def count(event):
-        left[0] -= event["event"] == "epoch"
-        if left[0] < 0:
-            raise Cut
-
-    return count
-
-
 @pytest.mark.parametrize("method", methods)
 def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     config = make_config("digits5", method, changes=CHANGES)
     run(config, tmp_path / "whole")
     while True:
         try:
-            run(config, tmp_path / "parts", listeners=[cut_after(3)], checkpoint_seconds=0)
+            run(config, tmp_path / "parts", listeners=[cut_after(3, "epoch")], checkpoint_seconds=0)
             break
         except Cut:
             pass
@@ -63,7 +45,7 @@ def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     for side in ("whole", "parts"):
         for limit in (3, 10**6) if side == "parts" else (10**6,):
             with contextlib.suppress(Cut):
-                run(config, tmp_path / side, [cut_after(limit)], checkpoint_seconds=0)
+                run(config, tmp_path / side, [cut_after(limit, "epoch")], checkpoint_seconds=0)
     whole, parts = (
         load_checkpoint(RunFolder(tmp_path / side / config.name).checkpoints) for side in ("whole", "parts")
     )
@@ -74,50 +56,29 @@ def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def start(root: Path, *more: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "bitfreeze", "run", "digits5", "--threads", "1", "--checkpoint-seconds", "0"]
-    environment = {**os.environ, "BITFREEZE_RUNS": str(root)}
-    return subprocess.Popen(
-        [*command, "--set", "training.epochs=20", *more],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen) -> tuple[int, str]:
-    output, errors = process.communicate(timeout=120)
-    return process.returncode, output + errors
+COMMAND = ["run", "digits5", "--threads", "1", "--checkpoint-seconds", "0", "--set", "training.epochs=20"]
 
 
 def test_killed_at_twenty_random_moments(tmp_path):
     """In training, in the Fisher, between the parts of a checkpoint: wherever the signal finds it."""
-    assert finish(start(tmp_path / "whole"))[0] == 0
-    moments = random.Random(0)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     name = make_config("digits5", "blip", changes=["training.epochs=20"]).name
-    folder = tmp_path / "killed" / name
-    for _ in range(20):
-        process = start(tmp_path / "killed")
-        events = len(RunFolder(folder).events())
-        deadline = time.monotonic() + 60
-        while len(RunFolder(folder).events()) <= events and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)  # it has started to train: from now on any moment will do
-        time.sleep(moments.random() * 0.15)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert finish(start(tmp_path / "killed"))[0] == 0
-    assert (folder / "accuracy.csv").read_bytes() == (tmp_path / "whole" / name / "accuracy.csv").read_bytes()
+    complete(whole, *COMMAND)
+    kill_at_random(killed, name, COMMAND, times=20, within=0.15)
+    assert RunFolder(killed / name).result() is None, "it was to be killed, and has ended"
+    complete(killed, *COMMAND)
+    assert (killed / name / "accuracy.csv").read_bytes() == (whole / name / "accuracy.csv").read_bytes()
 
 
 def test_ctrl_c_tells_how_to_continue(tmp_path):
-    process = start(tmp_path, "training.lr=0.01")
+    process = start(tmp_path, *COMMAND, "training.lr=0.01")
     folder = tmp_path / make_config("digits5", "blip", changes=["training.epochs=20", "training.lr=0.01"]).name
     while not RunFolder(folder).events():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    code, text = finish(process)
-    assert code != 0
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    assert process.exitcode not in (0, None)
+    text = (tmp_path / "output").read_text()
     assert "to continue: bitfreeze run digits5 --method blip --seed 0 --set training.epochs=20 training.lr=0.01" in text
 
 
@@ -140,14 +101,14 @@ def test_other_settings_under_the_same_name_are_refused_with_the_difference(tmp_
 def test_a_finished_run_is_not_done_again(tmp_path):
     config = make_config("digits5", "ft", changes=CHANGES)
     first = run(config, tmp_path)
-    assert run(config, tmp_path, listeners=[cut_after(0)]) == first
+    assert run(config, tmp_path, listeners=[cut_after(0, "epoch")]) == first
     assert first == RunFolder(tmp_path / config.name).result()
 
 
 def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch):
     config = make_config("digits5", "ft", changes=CHANGES)
     with pytest.raises(Cut):
-        run(config, tmp_path, listeners=[cut_after(6)], checkpoint_seconds=0)
+        run(config, tmp_path, listeners=[cut_after(6, "epoch")], checkpoint_seconds=0)
     folder = tmp_path / config.name / "checkpoint"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

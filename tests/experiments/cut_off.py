@@ -1,0 +1,67 @@
+"""Ways to cut a run off."""
+
+import multiprocessing
+import os
+import random
+import sys
+import time
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from bitfreeze.experiments.store import RunFolder
+
+# forked from a process that has imported all there is: importing takes longer than what they do
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["bitfreeze.cli", "gymnasium"])
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_after(count: int, kind: str):
+    """A listener that stops the run in the middle, as an error would: after so many events of a kind."""
+    left = [count]
+
+    def look(event):
+        left[0] -= event["event"] == kind
+        if left[0] < 0:
+            raise Cut
+
+    return look
+
+
+def _bitfreeze(root: str, output: str, arguments: list[str]) -> None:
+    from bitfreeze.cli import main
+
+    os.environ["BITFREEZE_RUNS"] = root
+    sys.argv = ["bitfreeze", *arguments]
+    sys.stdout = sys.stderr = Path(output).open("w")  # noqa: SIM115 - until the process ends
+    main()
+
+
+def start(root: Path, *arguments: str) -> BaseProcess:
+    """``bitfreeze`` with these arguments, its runs below ``root`` and what it prints in ``root/output``."""
+    root.mkdir(exist_ok=True)
+    process = _forks.Process(target=_bitfreeze, args=(str(root), str(root / "output"), list(arguments)))
+    process.start()
+    return process
+
+
+def complete(root: Path, *arguments: str) -> None:
+    process = start(root, *arguments)
+    process.join(200)
+    assert process.exitcode == 0, (root / "output").read_text()
+
+
+def kill_at_random(root: Path, run: str, arguments: list[str], times: int, within: float) -> None:
+    """Start it again and again, and kill it up to ``within`` seconds after it has got on."""
+    folder, moments = RunFolder(root / run), random.Random(0)
+    for _ in range(times):
+        seen, deadline = len(folder.events()), time.monotonic() + 60
+        process = start(root, *arguments)
+        while len(folder.events()) <= seen and process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.01)  # from now on any moment will do
+        time.sleep(moments.random() * within)
+        process.kill()
+        process.join()
