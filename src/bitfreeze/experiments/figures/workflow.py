@@ -38,15 +38,15 @@ def workflow(run: StoredRun, parameter: str = "") -> Drawing:
     largest = max(1.0, *(step.gain for step in steps[1:]))
     for t, (row, before, after) in enumerate(zip(panels, steps[:-1], steps[1:], strict=True)):
         _interval(row[0], before, after)
-        row[0].set_ylabel(f"after task {t + 1}\n{run.tasks[t]}" if t < len(run.tasks) else f"after task {t + 1}",
-                          rotation=0, ha="right", va="center")  # fmt: skip
+        learned = run.tasks[t].replace("?", "?\n") if t < len(run.tasks) else ""
+        row[0].set_ylabel(f"after task {t + 1}\n{learned}".rstrip(), rotation=0, ha="right", va="center")
         _gain(row[1], before, after, largest, bits.depth)
         _cells(row[2], before, after, bits)
     marks = "line: centre, dot: value" if bits.has_values else "line: centre"
-    panels[0, 0].set_title(f"interval before (grey), after (blue)\n{marks}; rows are zoomed")
-    panels[0, 1].set_title("information gain,\nrounded up")
+    panels[0, 0].set_title(f"interval: grey before, blue after\n{marks}; zoomed", loc="left")
+    panels[0, 1].set_title("information gain,\nrounded up", loc="left")
     kind = "binary digits of the centre" if bits.has_digits else "bits of precision"
-    panels[0, 2].set_title(f"{kind}\nfilled: frozen, orange: by this task")
+    panels[0, 2].set_title(f"{kind}\nfilled: frozen, orange: by this task", loc="left")
     place = ", ".join(map(str, index))
     known = "" if bits.has_values else "only centres were kept of this run"
     figure.suptitle(headline([run.title, f"{name}[{place}]", known], figure.get_figwidth()), fontsize=9)
