@@ -27,9 +27,9 @@ def figures(method: str) -> str:
     """A table for each stream on which the method was measured."""
     parts = []
     for stream in streams:
-        rows = [row for row in read_rows(stream) if row["method"] == method]
-        if rows:
-            parts.append(f"[{stream}](../../results/{stream}.md):\n\n{to_markdown(summarise(rows, stream))}")
+        lines = [line for line in summarise(read_rows(stream), stream) if line.method == method]
+        if lines:
+            parts.append(f"[{stream}](../../results/{stream}.md):\n\n{to_markdown(lines)}")
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
 

@@ -156,8 +156,8 @@ def test_a_real_run_comes_out_as_it_ended(tmp_path):
     result = run(config, tmp_path)
     (row,) = finished_rows(tmp_path, "digits5")
     matrix = RunFolder(tmp_path / config.name).read_matrix()
-    assert row["acc"] == result["acc"] == pytest.approx(mean(matrix[-1]))
-    assert row["bwt"] == pytest.approx(mean(matrix[-1][u] - matrix[u][u] for u in range(4)))
+    assert row["acc"] == round(result["acc"], 4) == pytest.approx(mean(matrix[-1]), abs=1e-4)
+    assert row["bwt"] == pytest.approx(mean(matrix[-1][u] - matrix[u][u] for u in range(4)), abs=1e-4)
     assert 0 < row["capacity"] < 1
     files = sorted(path.name for path in (tmp_path / config.name / "bits").iterdir())
     assert files == [f"task{t}.safetensors" for t in range(1, 6)]

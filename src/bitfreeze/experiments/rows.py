@@ -33,7 +33,12 @@ def rows_of(folders: Iterable[RunFolder]) -> list[Row]:
         if result is not None:
             found.append((folder.read_config(), result, folder))
     rows = _ROWS[streams[found[0][0]["stream"]].trainer](found) if found else []
-    return sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))
+    return [_rounded(row) for row in sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))]
+
+
+def _rounded(row: Row) -> Row:
+    """As the CSV has it, so that tables made from either are the same."""
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
 Found = list[tuple[dict[str, Any], Event, RunFolder]]  # settings, last event and folder of each run
@@ -114,6 +119,5 @@ def to_csv(rows: list[Row]) -> str:
     columns = dict.fromkeys(name for row in rows for name in row if name != "environment")  # that is for the page
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for row in rows:
-        writer.writerow({k: round(v, 4) if isinstance(v, float) else v for k, v in row.items()})
+    writer.writerows(rows)
     return text.getvalue()
