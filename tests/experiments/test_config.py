@@ -117,6 +117,15 @@ def test_unknown_names_get_the_near_ones(arguments, sentence):
         make_config(*arguments)
 
 
+def test_lists_are_spelled_in_one_way():
+    typed = [
+        make_config("digits5", "ft", changes=[f"network.hidden={text}"]) for text in ("[16, 8]", "[16,8]", "[ 16 ,8]")
+    ]
+    assert len({(config.name, config.command) for config in typed}) == 1
+    assert typed[0].changes == ("network.hidden=[16,8]",)
+    assert typed[0].network["hidden"] == [16, 8]
+
+
 def test_true_and_false_are_words_where_a_word_is_wanted():
     assert make_config("digits5", "ewc", changes=["method.labels=true"]).method_options["labels"] == "true"
     assert make_config("digits5", "imm", changes=["method.merge=false"]).method_options["merge"] is False
@@ -150,5 +159,5 @@ def test_none_may_be_said_where_an_option_allows_it():
 
 
 def test_a_command_survives_a_shell():
-    config = make_config("digits5", "ft", changes=["network.hidden=[5, 6]"])
-    assert shlex.split(config.command)[-1] == "network.hidden=[5, 6]"
+    config = make_config("control", "ft", changes=['stream.envs=["CartPole-v1?permute=1&gravity=20"]'])
+    assert shlex.split(config.command)[-1] == 'stream.envs=["CartPole-v1?permute=1&gravity=20"]'

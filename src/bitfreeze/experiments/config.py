@@ -98,7 +98,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     _require_trainable(method, stream, trainer)
     table = preset(stream)
     own = _own(table, stream, method, variant)
-    applied = tuple(sorted(changes))
+    applied = tuple(sorted(_spelled(change) for change in changes))
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
     if twice:
@@ -121,6 +121,13 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
         stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
         table["protocol"],
     )  # fmt: skip
+
+
+def _spelled(change: str) -> str:
+    """Lists without spaces: a run has one name however its command was typed, and tables split variants at spaces."""
+    path, _, text = change.partition("=")
+    value = _parse(text)
+    return f"{path}={json.dumps(value, separators=(',', ':'))}" if isinstance(value, list) else change
 
 
 def _require_trainable(method: str, stream: str, trainer: str) -> None:
