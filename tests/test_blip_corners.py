@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.utils import parametrizations, prune
 from torch.optim import SGD, Adam
 
 from bitfreeze import BLIP, Rules
+from bitfreeze.blip import in_one_scale
 from bitfreeze.fisher import explain
 from blip_support import Net, make_task, protected, train_sgd
 
@@ -126,6 +128,27 @@ def test_infinite_gradients_are_not_laundered_by_the_clamp() -> None:
     with pytest.raises(ValueError, match="infinite entries after a step, which the clamp made finite"):
         blip.consolidate([make_task(1)])
     assert all(torch.equal(bits, before[name]) for name, bits in blip.frozen_bits().items())
+
+
+def test_good_weights_restored_after_infinite_gradients_are_taken_at_once() -> None:
+    model, blip = protected()
+    good = {name: value.clone() for name, value in model.state_dict().items()}
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, float("inf"))
+    optimizer.step()
+    with pytest.raises(ValueError, match=r"and \d+ more has had NaN or infinite entries"):
+        blip.consolidate([make_task(1)])
+    model.load_state_dict(good)
+    assert blip.consolidate([make_task(1)]).task == 2
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cuda"), ("cuda", "cpu"), ("cpu", "cuda"), ()])
+def test_the_prior_is_solved_for_wherever_the_parameters_live(devices: tuple[str, ...]) -> None:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        joined = in_one_scale([(torch.rand(3, 2, device=device), 2.0) for device in devices])
+    assert joined.shape == (6 * len(devices),)
+    assert joined.device.type == (devices[0] if devices else "cpu")
 
 
 def test_numpy_numbers_are_taken_and_saved_as_plain_ones() -> None:

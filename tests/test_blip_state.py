@@ -220,6 +220,15 @@ def test_straight_through_keeps_theta_beside_the_rounded_weights() -> None:
         assert saved["residual"].any()
 
 
+def test_straight_through_saves_no_residual_of_weights_that_were_overwritten() -> None:
+    model, blip = protected(bits=8, rules=RULES["straight_through"])
+    earlier = {name: value.clone() for name, value in model.state_dict().items()}
+    train_sgd(model, 1, rate=0.01)
+    assert all("residual" in saved for saved in blip.state_dict()["tensors"].values())
+    model.load_state_dict(earlier)
+    assert not any("residual" in saved for saved in blip.state_dict()["tensors"].values())
+
+
 def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
     _, blip = protected()
     state = blip.state_dict()

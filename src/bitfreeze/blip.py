@@ -24,7 +24,7 @@ from .consolidation import Consolidation, report_tensors
 from .distributed import Ranks, world
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
-from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
+from .parameters import Slot, Watch, find_parameters, require_finite, require_float, watched_modules
 from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state
 from .rules import Rules
 from .sharding import require_supported, reshard
@@ -197,8 +197,7 @@ class BLIP:
     def _prior_for_budget(self, fisher: dict[str, Tensor], ranks: Ranks) -> float:
         """The prior at which this, the first task, freezes no more than the budget."""
         mine = [(fisher[name], s.prior_scale) for name, s in self._states.items() if s.layout.counts_here(ranks)]
-        # in float64: the smallest entries, divided by a scale, would vanish in float32
-        scaled = torch.cat([torch.empty(0), *(f.double().flatten() / scale for f, scale in mine)])
+        scaled = in_one_scale(mine)
         scaled = scaled[scaled > 0]
         if not sum(ranks.gather(len(scaled))):
             raise ValueError(
@@ -366,8 +365,7 @@ class BLIP:
             raise ValueError(f"outside={outside!r} is not known: use 'raise' or 'mend'")
         if self.rules.centre == "rounded_before":
             outside = "mend"  # Algorithm 1 itself leaves parameters outside until the next clip
-        for state in self._states.values():
-            state.require_health()
+        self._require_health()
         found = {name: state.outside() for name, state in self._states.items()}
         beyond = {name: worst for name, (count, worst) in found.items() if count}
         if beyond and outside == "raise":
@@ -383,6 +381,18 @@ class BLIP:
             state.after_step_()
         return before
 
+    def _require_health(self) -> None:
+        """Every step since the last task has left finite entries, also where the clamp has hidden that."""
+        for state in self._states.values():
+            require_finite(state.slot)
+        sick = [name for name, state in self._states.items() if state.take_sickness()]
+        if sick:
+            raise ValueError(
+                f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
+                "after a step, which the clamp made finite: restore the last good weights, and look at the learning "
+                "rate and the data"
+            )
+
     @torch.no_grad()
     def _put_back(self, values: dict[str, tuple[Tensor, Tensor | None]]) -> None:
         for name, (value, residual) in values.items():
@@ -397,6 +407,13 @@ class BLIP:
         if not any(attachment.steps for attachment in active):
             return "no attached optimizer has made a step since the last task, so attach() to the one that trains"
         return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
+
+
+def in_one_scale(fisher: list[tuple[Tensor, float]]) -> Tensor:
+    """All entries, each divided by the scale of its tensor's prior, in one tensor, wherever they live."""
+    # in float64: the smallest entries, divided by a scale, would vanish in float32
+    parts = [values.double().flatten() / scale for values, scale in fisher]
+    return torch.cat([part.to(parts[0].device) for part in parts]) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:

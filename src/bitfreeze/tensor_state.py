@@ -8,7 +8,7 @@ from torch import Tensor
 
 from . import bits as b
 from .distributed import Ranks
-from .parameters import Slot, require_finite, require_float
+from .parameters import Slot, require_float
 from .rules import Rules
 from .sharding import WHOLE, Layout, is_sharded, layout_of
 
@@ -120,20 +120,17 @@ class TensorState:
 
     def theta(self) -> Tensor:
         """The parameter itself, where straight-through training keeps it apart from its rounded value."""
-        parameter = self.local.detach()
-        if self.residual is None or parameter._version != self.rounded_version:
-            return parameter
-        return parameter + self.residual.to(parameter.device)
+        parameter, residual = self.local.detach(), self._current_residual()
+        return parameter if residual is None else parameter + residual.to(parameter.device)
 
-    def require_health(self) -> None:
-        """Every step since the last task has left finite entries, also where the clamp has hidden that."""
-        require_finite(self.slot)
+    def _current_residual(self) -> Tensor | None:
+        """None also where the parameter was overwritten since."""
+        return self.residual if self.local._version == self.rounded_version else None
+
+    def take_sickness(self) -> bool:
+        """Whether a step has left entries that were not finite, since this was last asked."""
         sick, self.health = float(self.health) != 0, 0.0
-        if sick:
-            raise ValueError(
-                f"'{self.slot.name}' has had NaN or infinite entries after a step, which the clamp made finite: "
-                "restore the last good weights, and look at the learning rate and the data"
-            )
+        return sick
 
     def outside(self) -> tuple[int, float]:
         """How many entries lie outside their interval, and by how much at most."""
@@ -192,12 +189,13 @@ class TensorState:
 
     def nbytes(self, cache: bool) -> int:
         held = [self.bits, self.centre, self.fisher, self.residual, *((self.ends or ()) if cache else ())]
-        return sum(t.numel() * t.element_size() for t in held if t is not None)
+        return sum(t.nbytes for t in held if t is not None)
 
     def state_dict(self, sharded: bool) -> dict[str, Any]:
         """Whole tensors, or ``sharded`` like the parameter."""
         laid_out = self.layout.wrapped if sharded else self.layout.full
         values = {name: getattr(self, name) for name in ("bound", "prior_scale", "tasks", *TENSORS)}
+        values["residual"] = self._current_residual()
         return {
             name: laid_out(v.clone()) if isinstance(v, Tensor) else v for name, v in values.items() if v is not None
         }

@@ -20,7 +20,7 @@ def after(name, tasks, **options):
     return flat(method.net)
 
 
-@pytest.mark.parametrize("name", ["ewc", "imm", "lwf", "agem"])
+@pytest.mark.parametrize("name", ["ft_fix", "ewc", "imm", "lwf", "agem"])
 def test_the_first_task_is_learned_as_by_fine_tuning(name):
     assert torch.equal(after(name, 1), after("ft", 1))
     assert not torch.equal(after(name, 2), after("ft", 2))

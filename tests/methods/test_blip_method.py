@@ -5,9 +5,11 @@ import torch
 
 from bitfreeze import diagonal_fisher, information_gain
 from bitfreeze.methods import make_method
+from bitfreeze.methods.pull import fisher_batches
 from bitfreeze.nets import build_network
-from bitfreeze.streams import make_stream
+from bitfreeze.streams import TaskData, make_stream
 from bitfreeze.training import Settings, Training
+from small_tasks import STREAM, TASKS, few, prepare, train
 
 
 def learned(options, tasks=2, after=lambda method, task, data: None):
@@ -71,3 +73,80 @@ def test_snap_and_gain_can_be_chosen_apart_from_the_rules():
         assert torch.equal(parameter.double(), shown[f"backbone.{name}/centre"].double() * unit)
     assert learned({"gain": "eq8"}, tasks=1).blip.rules.gain == "eq8"
     assert learned({}, tasks=1).blip.rules.gain == "appendix"
+
+
+def test_samples_are_drawn_from_all_of_the_data():
+    """Stored data may be sorted by class, so the first samples would be of one class."""
+    data = STREAM.load(TASKS[0]).train
+    sorted_by_class = data.subset(data.y.sort().indices)
+    drawn = torch.cat([y for _, y in fisher_batches(sorted_by_class, 40, 16)])
+    assert len(drawn) == 40
+    assert 8 < drawn.sum() < 32
+    method, seen = prepare("blip", samples=40), []
+    method.logits = lambda x, task: (seen.append(x), type(method).logits(method, x, task))[1]
+    method.end_task(TASKS[0], TaskData(sorted_by_class, sorted_by_class, sorted_by_class))
+    first = sorted_by_class.take(slice(40))[0]
+    assert sum(len(x) for x in seen) >= 40
+    assert not any(torch.equal(x, first[: len(x)]) for x in seen)
+
+
+def test_each_task_draws_its_labels_from_other_noise():
+    """The estimate puts the random state back, so whatever draws samples must move it on."""
+    method = prepare("blip")
+    states = []
+    for task in TASKS[:2]:
+        method.end_task(task, few(task, 50))
+        states.append(torch.get_rng_state())
+    assert not torch.equal(*states)
+
+
+def test_no_number_of_samples_means_all():
+    method = prepare("blip", samples=None)
+    method.end_task(TASKS[0], few(TASKS[0], 50))
+    assert method.last.samples == 50
+
+
+def test_what_only_the_pictures_need_is_gone_when_the_next_task_begins():
+    method = prepare("blip", fisher_batch=50)
+    for task in TASKS[:2]:
+        method.end_task(task, few(task, 50))
+    assert method.before
+    method.begin_task(TASKS[2], few(TASKS[2], 50))
+    assert not method.before
+
+
+# what FACTS lists at the end of section 12
+
+
+def test_a_huge_prior_under_released_rules_zeroes_the_backbone():
+    method = prepare("blip", rules="released", prior=1e30)
+    method.end_task(TASKS[0], train(method, TASKS[0]))
+    assert not any(parameter.any() for parameter in method.net.backbone.parameters())
+
+
+def test_a_tiny_prior_holds_every_weight_that_was_used():
+    """F0 -> 0 is a fixed backbone wherever the Fisher is above 0."""
+    method = prepare("blip", prior=1e-37)
+    method.end_task(TASKS[0], train(method, TASKS[0]))
+    used = {name: state["fisher"] > 1e-20 for name, state in method.blip.state_dict()["tensors"].items()}
+    assert sum(int(mask.sum()) for mask in used.values()) > 100
+    before = {name: p.detach().clone() for name, p in method.net.named_parameters()}
+    train(method, TASKS[1])
+    for name, mask in used.items():
+        bound = method.blip.state_dict()["tensors"][name]["bound"]
+        moved = (dict(method.net.named_parameters())[name].detach() - before[name]).abs()
+        assert moved[mask].max() <= bound * 2.0**-19
+
+
+def test_all_bits_frozen_leave_a_grid_step_a_task():
+    method = prepare("blip", rules="released", prior=1e-37)
+    method.end_task(TASKS[0], train(method, TASKS[0]))
+    for task in TASKS[1:4]:
+        before = {name: p.detach().clone() for name, p in method.net.backbone.named_parameters()}
+        frozen = {name.removeprefix("backbone."): bits == 20 for name, bits in method.blip.frozen_bits().items()}
+        method.end_task(task, train(method, task))
+        for name, parameter in method.net.backbone.named_parameters():
+            bound = method.blip.state_dict()["tensors"][f"backbone.{name}"]["bound"]
+            assert frozen[name].any()
+            moved = (parameter.detach() - before[name]).abs()[frozen[name]].max()
+            assert moved <= bound * 2.0**-20 * 1.01

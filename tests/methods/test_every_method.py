@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+import small_tasks
 from bitfreeze.methods import make_method, methods
-from bitfreeze.nets import build_network
+from bitfreeze.nets import MultiHead, build_network
 from bitfreeze.streams import Split, TaskData, make_stream
 from bitfreeze.training import Settings, Training, accuracy
 
@@ -127,6 +128,19 @@ def test_fixed_backbone_does_not_forget():
     assert same(weights(net.backbone), before)
 
 
+def test_fixed_backbone_keeps_its_running_statistics():
+    def normalised():
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU())
+        return MultiHead(layers, 12, [task.classes for task in small_tasks.TASKS])
+
+    method = small_tasks.prepare("ft_fix", normalised)
+    small_tasks.learn(method, small_tasks.TASKS[0])
+    before = weights(method.net.backbone)
+    assert before["2.running_mean"].any()
+    small_tasks.learn(method, small_tasks.TASKS[1])
+    assert same(weights(method.net.backbone), before)
+
+
 def test_replay_buffer_keeps_equal_shares_with_right_labels():
     stream, method, net = prepare("er")
     method.buffer = 90
@@ -146,8 +160,20 @@ def test_blip_keeps_to_its_intervals_under_all_rules(rules):
     net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, [t.classes for t in stream.tasks])
     method = make_method("blip", {"rules": rules})
     method.build(net, stream.tasks)
+    steps = []
+
+    def clamp_and_look(task):
+        type(method).after_step(method, task)
+        steps.append(task)
+        for name, (low, high) in method.blip.intervals().items():
+            value = parameters[name].detach()
+            slack = 1e-6 if rules == "strict" else 1e-6 + method.blip.bound * 2.0**-method.bits  # rounded on the way
+            assert ((low - slack <= value) & (value <= high + slack)).all(), name
+
+    parameters, method.after_step = dict(net.named_parameters()), clamp_and_look
     for task in stream.tasks[:TASKS]:
         learn(stream, method, net, task)
+    assert len(steps) > 50
     assert method.blip.tasks == TASKS
     assert method.blip.capacity() > 0
 

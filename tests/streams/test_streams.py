@@ -99,6 +99,13 @@ def test_mnist5_counts():
     assert len(make_stream("mnist5", validation="holdout").load(stream.tasks[0]).valid) == 1266
 
 
+def test_pmnist_cut_short_has_the_first_tasks_of_the_whole():
+    whole, short = make_stream("pmnist"), make_stream("pmnist", tasks=3)
+    assert short.tasks == whole.tasks[:3]
+    with pytest.raises(ValueError, match="tasks=11 will not do"):
+        make_stream("pmnist", tasks=11)
+
+
 @needs_mnist
 def test_pmnist_permutes_each_image_alike_and_the_paper_starts_with_plain_mnist():
     released, paper = make_stream("pmnist"), make_stream("pmnist", first="identity")

@@ -32,7 +32,7 @@ class Run(ABC):
         opened = self._open()
         self.tasks = opened.tasks
         net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
-        self.plain_bytes = sum(p.numel() * p.element_size() for p in net.parameters())
+        self.plain_bytes = sum(p.nbytes for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
         if self.ranks.count > 1:
             self._require_data_parallel()

@@ -43,6 +43,7 @@ class BLIPPlugin(SupervisedPlugin):
         loader = DataLoader(
             dataset,
             batch_size=strategy.train_mb_size,
+            shuffle=True,  # so that ``samples`` are not the first classes only
             num_workers=num_workers,
             collate_fn=getattr(dataset, "collate_fn", None),
         )

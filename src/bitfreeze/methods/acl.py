@@ -154,4 +154,4 @@ def _source(batch: Batch) -> Tensor:
 
 
 def _bytes(parameters: Iterable[Tensor]) -> int:
-    return sum(p.numel() * p.element_size() for p in parameters)
+    return sum(p.nbytes for p in parameters)

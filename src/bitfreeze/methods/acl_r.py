@@ -59,15 +59,14 @@ class AdversarialReplay(Adversarial):
             self.kept[task.index] = per_class(data.train, self.replay)
 
     def buffer_bytes(self) -> int:
-        return sum(split.x.numel() * split.x.element_size() + 8 * len(split) for split in self.kept.values())
+        return sum(split.nbytes for split in self.kept.values())
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {str(k): {"x": s.x, "y": s.y, "mean": s.mean, "std": s.std} for k, s in self.kept.items()}
-        return {**super().state_dict(), "kept": kept}
+        return {**super().state_dict(), "kept": {str(k): split.state_dict() for k, split in self.kept.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.kept = {int(k): Split(s["x"], s["y"], tuple(s["mean"]), tuple(s["std"])) for k, s in state["kept"].items()}
+        self.kept = {int(k): Split.loaded(saved) for k, saved in state["kept"].items()}
 
 
 def per_class(split: Split, count: int) -> Split:

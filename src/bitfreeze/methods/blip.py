@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from ..bits import radius
 from ..blip import BLIP
 from ..consolidation import Consolidation
-from ..distributed import world
 from ..nets import MultiHead
 from ..rules import Rules
 from ..streams import Task, TaskData
 from .method import Method, Record
-from .pull import require_fisher_options
+from .pull import fisher_batches, require_fisher_options
 from .registry import register_method
 
 RULES: dict[str, Callable[[], Rules]] = {
@@ -48,7 +47,7 @@ class Blip(Method):
     budget: float = 0.1
     prior: float | None = None
     bound: float = 6.0
-    samples: int = 8000
+    samples: int | None = 8000
     labels: str = "sample"
     fisher_batch: int = 500
 
@@ -65,10 +64,11 @@ class Blip(Method):
             rules=rules, freeze_statistics=True,
         )  # fmt: skip
         self.last: Consolidation | None = None
-        self.before: dict[str, Tensor] = {}
+        self.before: dict[str, Tensor] = {}  # the accumulated Fisher before the last task, until the next begins
         return net
 
     def begin_task(self, task: Task, data: TaskData) -> None:
+        self.before = {}
         if self.blip.rules.straight_through:
             self.blip.attach()
         self.blip.clamp_()
@@ -78,12 +78,8 @@ class Blip(Method):
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.before = self._accumulated_fisher()
-        self.last = self.blip.consolidate(
-            data.train.share(world()).batches(self.fisher_batch),
-            lambda x: self.logits(x, task),
-            samples=min(self.samples, len(data.train)),
-            labels=self.labels,
-        )
+        batches = fisher_batches(data.train, self.samples, self.fisher_batch)
+        self.last = self.blip.consolidate(batches, lambda x: self.logits(x, task), labels=self.labels)
 
     def state_dict(self) -> dict[str, Any]:
         return self.blip.state_dict()

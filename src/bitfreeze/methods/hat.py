@@ -89,7 +89,7 @@ class HardAttention(Method):
 
     def extra_bytes(self) -> int:
         """The embeddings of the tasks learned."""
-        return sum(e.numel() * e.element_size() for e in self.gates.embeddings[: self.learned])
+        return sum(e.nbytes for e in self.gates.embeddings[: self.learned])
 
     def report(self) -> dict[str, float]:
         return {"units_used": self.gates.used(self.learned).mean().item()}

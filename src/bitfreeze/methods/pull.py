@@ -1,6 +1,6 @@
 """A quadratic pull towards earlier weights, and the Fisher that says how strong it is for each of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.autograd.function import once_differentiable
 from ..distributed import world
 from ..fisher import diagonal_fisher
 from ..fisher.labels import require_kind
-from ..streams import Task, TaskData
+from ..streams import Split, Task, TaskData
 from .method import Method
 
 Named = dict[str, Tensor]  # a tensor for each parameter, under its name
@@ -43,11 +43,14 @@ class _Pull(torch.autograd.Function):
 
 def task_fisher(method: Method, task: Task, data: TaskData, *, samples: int | None, labels: str, batch: int) -> Named:
     """The diagonal Fisher of the whole network, heads too, at its weights as they are; 0 for the other tasks' heads."""
-    split = data.train
-    if samples is not None:
-        split = split.subset(torch.randperm(len(split))[:samples])  # stored order may be that of the classes
-    batches = split.share(world()).batches(batch)
+    batches = fisher_batches(data.train, samples, batch)
     return diagonal_fisher(method.net, batches, lambda x: method.logits(x, task), labels=labels)
+
+
+def fisher_batches(split: Split, samples: int | None, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """This rank's share of so many samples, drawn from all: the stored order may be that of the classes."""
+    drawn = split if samples is None else split.subset(torch.randperm(len(split))[:samples])
+    return drawn.share(world()).batches(batch)
 
 
 def require_fisher_options(samples: int | None, labels: str, batch: int) -> None:

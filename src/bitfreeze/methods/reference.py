@@ -83,7 +83,7 @@ class Joint(Method):
         return [*((owner, past.valid) for owner, past in self.past.items() if owner != task), (task, data.valid)]
 
     def buffer_bytes(self) -> int:
-        return sum(data.train.x.numel() + data.train.y.numel() * 8 for data in self.past.values())
+        return sum(data.train.nbytes for data in self.past.values())
 
 
 @register_method
@@ -98,8 +98,11 @@ class Replay(Method):
     buffer: int = 500  # samples that are kept, of all tasks together
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        if self.buffer < 1:
-            raise ValueError(f"buffer={self.buffer} will not do: give the number of samples to keep, at least 1")
+        if self.buffer < len(tasks):
+            raise ValueError(
+                f"buffer={self.buffer} will not do: give the number of samples to keep, at least one for each of the "
+                f"{len(tasks)} tasks"
+            )
         self.tasks = tasks
         self.kept: dict[int, Split] = {}
         return super().build(net, tasks)
@@ -121,15 +124,14 @@ class Replay(Method):
     def end_task(self, task: Task, data: TaskData) -> None:
         """Equal shares for all tasks so far: earlier ones give up some of theirs."""
         self.kept[task.index] = data.train
-        share = max(1, self.buffer // len(self.kept))
+        share = self.buffer // len(self.kept)
         self.kept = {k: s.subset(torch.randperm(len(s))[:share]) for k, s in self.kept.items()}
 
     def buffer_bytes(self) -> int:
-        return sum(split.x.numel() + 8 * split.y.numel() for split in self.kept.values())
+        return sum(split.nbytes for split in self.kept.values())
 
     def state_dict(self) -> dict[str, Any]:
-        kept = {str(k): {"x": s.x, "y": s.y, "mean": s.mean, "std": s.std} for k, s in self.kept.items()}
-        return {"kept": kept}
+        return {"kept": {str(k): split.state_dict() for k, split in self.kept.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = {int(k): Split(s["x"], s["y"], tuple(s["mean"]), tuple(s["std"])) for k, s in state["kept"].items()}
+        self.kept = {int(k): Split.loaded(saved) for k, saved in state["kept"].items()}

@@ -56,4 +56,4 @@ class Variational(Method):
 
     def extra_bytes(self) -> int:
         """The spreads; the means are in place of the plain network's weights."""
-        return sum(spread.numel() * spread.element_size() for _, spread in self.net.gaussians().values())
+        return sum(spread.nbytes for _, spread in self.net.gaussians().values())

@@ -106,4 +106,4 @@ class VCL(Variational):
 
     def extra_bytes(self) -> int:
         prior = (tensor for gaussian in self.prior.values() for tensor in gaussian)
-        return super().extra_bytes() + sum(tensor.numel() * tensor.element_size() for tensor in prior)
+        return super().extra_bytes() + sum(tensor.nbytes for tensor in prior)

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 from ..data import load_mnist
-from .stream import Split, Stream, Task, TaskData, shuffled, validation_of
+from .stream import Split, Stream, Task, TaskData, first_tasks, shuffled, validation_of
+
+TASKS = 10
 
 
 def pixel_order(identity: int, position: int, pixels: int) -> Tensor:
@@ -14,12 +16,12 @@ def pixel_order(identity: int, position: int, pixels: int) -> Tensor:
     return torch.tensor(shuffled(pixels, 100 * identity + position))
 
 
-def pmnist(*, seed: int = 0, validation: str = "train", first: str = "permuted", tasks: int = 10) -> Stream:
+def pmnist(*, seed: int = 0, validation: str = "train", first: str = "permuted", tasks: int = TASKS) -> Stream:
     """``first="identity"``: plain MNIST comes first, as the paper says; ``"permuted"``: as its code does."""
     if first not in ("permuted", "identity"):
         raise ValueError(f"first={first!r} is not known: use 'permuted' or 'identity'")
     read = cache(load_mnist)
-    identities = shuffled(tasks, seed)
+    identities = first_tasks(shuffled(TASKS, seed), tasks)
 
     def permuted(x: Tensor, y: Tensor, task: Task) -> Split:
         flat = x.flatten(1)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,6 +57,18 @@ class Split:
 
     def subset(self, rows: Tensor) -> "Split":
         return replace(self, x=self.x[rows], y=self.y[rows])
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.nbytes + self.y.nbytes
+
+    def state_dict(self) -> dict[str, Any]:
+        """For methods that keep samples."""
+        return {"x": self.x, "y": self.y, "mean": self.mean, "std": self.std}
+
+    @classmethod
+    def loaded(cls, state: dict[str, Any]) -> "Split":
+        return cls(state["x"], state["y"], tuple(state["mean"]), tuple(state["std"]))
 
 
 @dataclass(frozen=True)
