@@ -51,7 +51,8 @@ def diagonal_fisher(
     ``data`` yields batches: of a tuple or list the first element goes to ``forward`` and the second holds the labels,
     anything else goes whole. ``forward`` (default: the module) returns class logits, an object with ``.logits``, or one
     of ``bitfreeze.likelihoods``. ``labels`` are drawn from the model (``"sample"``), averaged over
-    (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops early.
+    (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops after so
+    many: shuffle data that are stored class by class.
 
     With several ranks of torch.distributed all of them call this together, each with its own samples, dealt to them in
     turn as DistributedSampler does it, in as many batches as it likes; each gets the Fisher of all. ``samples`` counts
@@ -258,7 +259,8 @@ def _require_batches(data: Any, samples: int | None) -> None:
         raise TypeError(
             f"data must be an iterable of batches, not a {type(data).__name__}: wrap a single batch in a list"
         )
-    if samples is not None and (not isinstance(samples, int) or samples < 1):
+    whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
+    if samples is not None and (not whole or samples < 1):
         raise ValueError(f"samples must be at least 1, a whole number, got {samples!r}")
 
 
