@@ -417,9 +417,7 @@ Command = (
 
 def main() -> None:
     """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
-    for word in ("--set", "--grid"):
-        if sys.argv.count(word) > 1:
-            raise SystemExit(f"bitfreeze: give all changes after one {word}: {word} training.epochs=40 method.bits=8")
+    _require_each_once(sys.argv[1:])
     command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
     try:
         load_plugins()
@@ -428,6 +426,14 @@ def main() -> None:
         raise SystemExit(f"bitfreeze: {error}") from None
     except OSError as error:
         raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+
+
+def _require_each_once(words: list[str]) -> None:
+    """Of an option given twice the parser would silently keep the last."""
+    options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
+    for option in options:
+        if options.count(option) > 1:
+            raise SystemExit(f"bitfreeze: {option} is given more than once: put all that it is to say after one {option}")
 
 
 def _find_run(name: str) -> RunFolder:
