@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from bitfreeze import data
 from bitfreeze.cli import main
 from bitfreeze.methods import methods
 from bitfreeze.streams import streams
@@ -112,3 +113,16 @@ def test_a_finished_run_is_shown_whatever_the_threads(type_in):
     again = type_in("run", "digits5", "--method", "ft", *SMALL, "--threads", "2")
     assert again.splitlines()[-2] == first.splitlines()[-2]
     torch.set_num_threads(1)
+
+
+def test_getting_data_shows_how_it_goes(type_in, tmp_path, monkeypatch, capsys):
+    def get(name, progress):
+        progress(data.Step(f"{name} from somewhere", 1_000_000, 2_000_000))
+        return data.Got(name, tmp_path, {"a": "somewhere"})
+
+    monkeypatch.setattr(data, "get", get)
+    monkeypatch.setattr(sys, "argv", ["bitfreeze", "data", "get", "mnist"])
+    main()
+    out, err = capsys.readouterr()
+    assert err == "mnist from somewhere: 1.0 of 2.0 MB\n"
+    assert out.startswith("a: somewhere")

@@ -20,6 +20,7 @@ from . import data
 from .distributed import RankFailed
 from .experiments import figures, table
 from .experiments.config import Config, make_config, parse_count, parse_options, preset, require_known
+from .experiments.downloads import show_download
 from .experiments.engines import engines
 from .experiments.play import play_game
 from .experiments.plugins import load_plugins
@@ -433,7 +434,9 @@ def _require_each_once(words: list[str]) -> None:
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     for option in options:
         if options.count(option) > 1:
-            raise SystemExit(f"bitfreeze: {option} is given more than once: put all that it is to say after one {option}")
+            raise SystemExit(
+                f"bitfreeze: {option} is given more than once: put all that it is to say after one {option}"
+            )
 
 
 def _find_run(name: str) -> RunFolder:
@@ -473,7 +476,8 @@ def _get_missing_data(config: Config) -> None:
 
 
 def _get(name: str) -> None:
-    got = data.get(name)
+    with show_download() as progress:
+        got = data.get(name, progress=progress)
     for note in got.notes:
         print(note, file=sys.stderr)
     for file, source in got.sources.items():
