@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from bitfreeze import data
+from bitfreeze import cli, data
 from bitfreeze.cli import main
 from bitfreeze.methods import methods
 from bitfreeze.streams import streams
@@ -126,3 +126,34 @@ def test_getting_data_shows_how_it_goes(type_in, tmp_path, monkeypatch, capsys):
     out, err = capsys.readouterr()
     assert err == "mnist from somewhere: 1.0 of 2.0 MB\n"
     assert out.startswith("a: somewhere")
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ("load_plugins", "stopped"),
+        ("_get_missing_data", "stopped"),
+        ("run", "stopped; to continue: bitfreeze run digits5 --method ft --seed 0"),
+    ],
+)
+def test_ctrl_c_is_a_line_and_its_own_exit_code(part, said, type_in, monkeypatch, capsys):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, part, interrupt)
+    with pytest.raises(SystemExit) as ended:
+        type_in("run", "digits5", "--method", "ft")
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == f"\n{said}\n"
+
+
+def test_only_a_run_that_could_not_write_says_that_the_rest_is_kept(type_in, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device", "events.jsonl")
+
+    monkeypatch.setattr(cli, "run", full)
+    monkeypatch.setattr(cli, "watcher", full)
+    with pytest.raises(SystemExit, match=r"bitfreeze: .*No space left.*; what was there before has been kept$"):
+        type_in("run", "digits5", "--method", "ft")
+    with pytest.raises(SystemExit, match=r"bitfreeze: .*No space left on device: 'events.jsonl'$"):
+        type_in("watch")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,7 +41,7 @@ from .streams import streams
 from .training import TrainingDiverged
 
 ERRORS = (
-    ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed, data.DataMissing, data.DataCorrupt,
+    OSError, ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed, data.DataMissing, data.DataCorrupt,
     data.DownloadFailed,
 )  # fmt: skip
 
@@ -98,7 +99,9 @@ class Run:
                 run(config, None, listeners, self.checkpoint_seconds, self.keep_bits)
             except KeyboardInterrupt:
                 more = f" --threads {self.threads}" if self.threads > 1 else ""
-                raise SystemExit(f"\nstopped; to continue: {config.command}{more}") from None
+                raise KeyboardInterrupt(f"stopped; to continue: {config.command}{more}") from None
+            except OSError as error:
+                raise OSError(f"{error}; what was there before has been kept") from error
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
         _print_table(mine, self.stream)
         print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
@@ -150,7 +153,7 @@ class Sweep:
             try:
                 outcomes = sweep(configs, engine, display)
             except KeyboardInterrupt:
-                raise SystemExit("\nstopped; the same command goes on where the runs were") from None
+                raise KeyboardInterrupt("stopped; the same command goes on where the runs were") from None
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]
@@ -417,16 +420,17 @@ Command = (
 
 
 def main() -> None:
-    """The entry point of `bitfreeze`. Errors that a user can mend are one sentence."""
-    _require_each_once(sys.argv[1:])
-    command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
+    """The entry point of `bitfreeze`. Errors that a user can mend are one sentence, and so is Ctrl-C."""
     try:
+        _require_each_once(sys.argv[1:])
+        command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
         load_plugins()
         command.do()
     except ERRORS as error:
         raise SystemExit(f"bitfreeze: {error}") from None
-    except OSError as error:
-        raise SystemExit(f"bitfreeze: {error}; what was there before has been kept") from None
+    except KeyboardInterrupt as stop:
+        print(f"\n{str(stop) or 'stopped'}", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def _require_each_once(words: list[str]) -> None:

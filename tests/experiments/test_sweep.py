@@ -99,6 +99,7 @@ def test_ctrl_c_stops_all_runs_and_begins_no_more(tmp_path):
         assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
     _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
     assert "stopped; the same command goes on" in said
     assert "Traceback" not in said
     assert len(list(tmp_path.rglob("config.toml"))) == 1
