@@ -157,3 +157,18 @@ def test_only_a_run_that_could_not_write_says_that_the_rest_is_kept(type_in, mon
         type_in("run", "digits5", "--method", "ft")
     with pytest.raises(SystemExit, match=r"bitfreeze: .*No space left on device: 'events.jsonl'$"):
         type_in("watch")
+
+
+def test_a_sweep_runs_once_what_its_grid_names_twice(type_in, tmp_path):
+    out = type_in("sweep", "digits5", "--methods", "ft,ft", "--grid", "training.batch=16,16", *SMALL)
+    assert len(list(tmp_path.rglob("config.toml"))) == out.count(": done") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [(["--engine", "loca"], "did you mean local"), (["--address", "auto"], "the local engine has no address")],
+)
+def test_an_engine_that_cannot_be_is_refused_before_data_are_fetched(words, sentence, type_in, monkeypatch):
+    monkeypatch.setattr(cli, "_get_missing_data", lambda config: pytest.fail("data were fetched"))
+    with pytest.raises(SystemExit, match=sentence):
+        type_in("sweep", "digits5", *words)

@@ -5,9 +5,10 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -22,7 +23,7 @@ from .distributed import RankFailed
 from .experiments import figures, table
 from .experiments.config import Config, make_config, parse_count, parse_options, preset, require_known
 from .experiments.downloads import show_download
-from .experiments.engines import engines
+from .experiments.engines import Engine, engines
 from .experiments.play import play_game
 from .experiments.plugins import load_plugins
 from .experiments.progress import show_progress, show_sweep
@@ -31,7 +32,7 @@ from .experiments.rows import Row, finished_rows, to_csv
 from .experiments.runner import run
 from .experiments.store import RunFolder, RunRefused, runs_root, write_aside
 from .experiments.stored import find_runs
-from .experiments.sweep import grid_changes, parse_seeds, sweep
+from .experiments.sweep import Outcome, distinct, grid_changes, parse_seeds, sweep
 from .experiments.tensorboard import TensorBoard
 from .experiments.torchrun import RanksLost, joined_ranks, on_first_of_node
 from .experiments.watch import watcher
@@ -140,20 +141,16 @@ class Sweep:
 
     def do(self) -> None:
         pairs = [name.partition(":") for name in self.methods.split(",")]
-        configs = [
+        configs = distinct(
             make_config(self.stream, method, variant, seed, [*self.set, *point])
             for seed in parse_seeds(self.seeds)
-            for method, _, variant in dict.fromkeys(pairs)
+            for method, _, variant in pairs
             for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
-        ]
-        _get_missing_data(configs[0])
+        )
         require_known("engine", self.engine, engines)
-        engine = engines[self.engine](self.address, self.workers, parse_options(self.engine_options))
-        with show_sweep(len(configs)) as display:
-            try:
-                outcomes = sweep(configs, engine, display)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("stopped; the same command goes on where the runs were") from None
+        with closing(engines[self.engine](self.address, self.workers, parse_options(self.engine_options))) as engine:
+            _get_missing_data(configs[0])
+            outcomes = self._carry_out(configs, engine)
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]
@@ -162,6 +159,13 @@ class Sweep:
         print(f"runs are kept in {runs_root() / self.stream}")
         if failed:
             raise SystemExit(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
+
+    def _carry_out(self, configs: list[Config], engine: Engine[Any]) -> list[Outcome]:
+        with show_sweep(len(configs)) as display:
+            try:
+                return sweep(configs, engine, display)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("stopped; the same command goes on where the runs were") from None
 
 
 @dataclass

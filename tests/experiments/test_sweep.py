@@ -16,7 +16,7 @@ from bitfreeze.experiments.progress import SweepLines, SweepLive
 from bitfreeze.experiments.rows import finished_rows
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
-from bitfreeze.experiments.sweep import grid_changes, parse_seeds, sweep
+from bitfreeze.experiments.sweep import distinct, grid_changes, parse_seeds, sweep
 
 SMALL = ["training.epochs=2", "network.hidden=[16]"]
 
@@ -37,6 +37,23 @@ def test_a_grid_is_all_combinations_and_multiples_are_of_what_the_preset_has():
     ]  # fmt: skip
     values = [make_config("mnist5", "blip", "released", 0, point) for point in grid_changes(["method.prior=2x"], base)]
     assert values[0].method_options["prior"] == 2e-11
+
+
+@pytest.mark.parametrize(
+    ("values", "changes"),
+    [
+        ("16,16", [("training.batch=16",)]),
+        ("1x,64,1x", [()]),
+        ("64,1x", [("training.batch=64",)]),
+        ("16,0.25x,32", [("training.batch=16",), ("training.batch=32",)]),
+    ],
+)
+def test_a_run_that_a_grid_names_twice_is_carried_out_once(values, changes):
+    base = make_config("mnist5", "ft")
+    assert base.training["batch"] == 64
+    points = grid_changes([f"training.batch={values}"], base)
+    found = distinct(make_config("mnist5", "ft", seed=seed, changes=point) for seed in (0, 1) for point in points)
+    assert [(config.seed, config.changes) for config in found] == [(seed, made) for seed in (0, 1) for made in changes]
 
 
 @pytest.mark.parametrize(

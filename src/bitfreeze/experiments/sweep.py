@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Protocol
 
@@ -61,6 +61,16 @@ def _change(name: str, value: str, base: Config) -> str:
             "multiply: give values, or a variant that sets it, such as blip:released for method.prior"
         )
     return "" if float(times) == 1 else f"{name}={float(times) * given:.6g}"
+
+
+def distinct(configs: Iterable[Config]) -> list[Config]:
+    """Each run once, named by the first of its spellings: 1x and the preset's own value are the same run."""
+    found: list[tuple[Config, Config]] = []  # with its settings alone
+    for config in configs:
+        alone = replace(config, changes=())
+        if all(alone != other for other, _ in found):
+            found.append((alone, config))
+    return [config for _, config in found]
 
 
 def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[Outcome]:
