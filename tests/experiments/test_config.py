@@ -109,12 +109,25 @@ def test_changes_are_applied_and_name_the_run():
         ),
         (("digits5", "ft", "", 0, ["training.epochs=2", "training.epochs=3"]), r"training.epochs is given twice"),
         (("digits5", "ft", "", 0, ["training.lr=inf"]), r"training.lr must be finite"),
+        (("digits5", "ewc", "", 0, ["method.strength=inf"]), r"method.strength must be finite, got 'inf'"),
+        (("digits5", "ewc", "", 0, ["method.strength=nan"]), r"method.strength must be finite, got 'nan'"),
+        (("alt_cifar", "ft", "", 0, ["network.dropout=[0.1, inf]"]), r"network.dropout must be finite"),
+        (("control", "ft", "", 0, ["stream.envs=[1]"]), r"each entry of stream.envs must be a word, .*got 1"),
+        (("digits5", "ft", "", 0, ['network.hidden=["a"]']), r"each entry of network.hidden must be a whole number"),
+        (("digits5", "ft", "", 0, ["network.hidden=[1979-05-27]"]), r"each entry of network.hidden must be a whole"),
+        (("digits5", "ft", "", -1), r"a seed is a whole number from 0 to 4294967295, got -1"),
+        (("digits5", "ft", "", 2**32), r"a seed is a whole number from 0 to 4294967295"),
         (("digits5", "ft", "", 0, ["epochs"]), r"written part.name=value"),
     ],
 )
 def test_unknown_names_get_the_near_ones(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         make_config(*arguments)
+
+
+def test_entries_of_a_list_may_be_whole_where_numbers_are_meant():
+    assert make_config("alt_cifar", "ft", changes=["network.dropout=[0, 0.5]"]).network["dropout"] == [0, 0.5]
+    assert make_config("digits5", "ft", changes=["network.hidden=[]"]).network["hidden"] == []
 
 
 def test_lists_are_spelled_in_one_way():

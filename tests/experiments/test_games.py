@@ -119,6 +119,12 @@ def test_counts_may_have_units(text, count):
         parse_count(f"{text} steps")
 
 
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "1e400", "infk", ""])
+def test_a_count_is_finite(text):
+    with pytest.raises(ValueError, match="is no number of steps: write 200k, 10M or 50000"):
+        parse_count(text)
+
+
 # figures
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from inspect import Parameter, signature
+from math import isfinite
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
@@ -94,6 +95,8 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     """``changes`` are written ``training.epochs=40``, ``method.budget=0.2``, ``stream.seed=1`` and so on."""
     require_known("stream", stream, streams)
     require_known("method", method, methods)
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"a seed is a whole number from 0 to {2**32 - 1}, got {seed}")
     trainer = streams[stream].trainer
     _require_trainable(method, stream, trainer)
     table = preset(stream)
@@ -127,7 +130,9 @@ def _spelled(change: str) -> str:
     """Lists without spaces: a run has one name however its command was typed, and tables split variants at spaces."""
     path, _, text = change.partition("=")
     value = _parse(text)
-    return f"{path}={json.dumps(value, separators=(',', ':'))}" if isinstance(value, list) else change
+    if not isinstance(value, list) or not _is_finite(value):
+        return change
+    return f"{path}={json.dumps(value, separators=(',', ':'), default=str)}"  # a date is a word here
 
 
 def _require_trainable(method: str, stream: str, trainer: str) -> None:
@@ -191,7 +196,20 @@ def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[
     if not any(_fits(new, kind) for kind in kinds):
         words = " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
         raise ValueError(f"{path} must be {words}, got {text!r}")
+    if isinstance(new, list):
+        _require_like(path, new, parts[part][name])
+    if not _is_finite(new):
+        raise ValueError(f"{path} must be finite, got {text!r}")
     parts[part][name] = new
+
+
+def _require_like(path: str, new: list[Any], old: Any) -> None:
+    """Entries of the kinds that the list had."""
+    kinds = list(dict.fromkeys(type(entry) for entry in old or ()))
+    for entry in new if kinds else ():
+        if not any(_fits(entry, kind) for kind in kinds):
+            words = " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
+            raise ValueError(f"each entry of {path} must be {words}, such as {json.dumps(old[0])}; got {entry!r}")
 
 
 KINDS = {
@@ -203,6 +221,12 @@ def _fits(value: Any, kind: type) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _is_finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_finite(entry) for entry in value)
+    return not isinstance(value, float) or isfinite(value)
 
 
 def _parse(text: str) -> Any:
@@ -232,7 +256,7 @@ def parse_count(text: str) -> int:
     number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     try:
         return round(float(number) * unit)
-    except ValueError:
+    except (ValueError, OverflowError):  # no number, or an infinite one
         raise ValueError(f"{text!r} is no number of steps: write 200k, 10M or 50000") from None
 
 
