@@ -114,6 +114,12 @@ def test_permuted_mirrored_and_reversed_are_the_same_world_seen_otherwise():
     assert ends > 0
 
 
+def test_a_change_that_is_switched_off_is_none():
+    plain, off = World("CartPole-v1").make(1), World("CartPole-v1?mirror=0&reverse=0").make(1)
+    assert np.array_equal(plain.reset(4), off.reset(4))
+    assert np.array_equal(plain.step(np.array([1])).seen, off.step(np.array([1])).seen)
+
+
 def test_changed_physics_are_another_world():
     plain, heavy = World("CartPole-v1").make(1), World("CartPole-v1?gravity=50").make(1)
     assert np.array_equal(plain.reset(4), heavy.reset(4))
@@ -150,6 +156,12 @@ def test_shorter_observations_are_filled_up_and_heads_fit_their_actions():
     [
         ([], "stream.envs is empty"),
         (["CartPole-v9"], "Gymnasium cannot make 'CartPole-v9'"),
+        (["no_such_module:Bar-v0"], "Gymnasium cannot make 'no_such_module:Bar-v0': No module named"),
+        (["..foo:Bar-v0"], "Gymnasium cannot make '..foo:Bar-v0'"),
+        ([":Bar-v0"], "Gymnasium cannot make ':Bar-v0'"),
+        (["CartPole-v1?mirror=2"], "mirror=2 in 'CartPole-v1.mirror=2' is neither 0 nor 1"),
+        (["CartPole-v1?reverse=yes"], "reverse=yes in .* is neither 0 nor 1"),
+        (["CartPole-v1?permute=x"], "permute=x in .* is no number"),
         (["CartPole-v1?gravty=2"], "changes 'gravty', which is no number of that environment"),
         (["CartPole-v1?gravity=much"], "gravity=much in .* is no number"),
         (["Pendulum-v1"], "only vectors and a choice among actions"),

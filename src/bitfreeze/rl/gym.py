@@ -29,7 +29,7 @@ class GymEnvironments:
         def make() -> gymnasium.Env[Any, Any]:
             try:
                 env = gymnasium.make(identity, **given)
-            except gymnasium.error.Error as error:
+            except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:  # it may import a module first
                 raise ValueError(f"Gymnasium cannot make {identity!r}: {error}") from None
             return _changed(env, changes, name)
 
@@ -81,7 +81,7 @@ class GymEnvironments:
 
 
 def _changed(env: gymnasium.Env[Any, Any], changes: dict[str, str], name: str) -> gymnasium.Env[Any, Any]:
-    known: dict[str, Callable[[str], Any]] = {"permute": int, "mirror": int, "reverse": int}
+    known: dict[str, Callable[[str], Any]] = {"permute": int, "mirror": _yes_or_no, "reverse": _yes_or_no}
     for key, value in changes.items():
         if key not in known and not isinstance(getattr(env.unwrapped, key, None), int | float):
             raise ValueError(
@@ -90,7 +90,12 @@ def _changed(env: gymnasium.Env[Any, Any], changes: dict[str, str], name: str) -
         try:
             number = known.get(key, float)(value)
         except ValueError:
-            raise ValueError(f"{key}={value} in {name!r} is no number") from None
+            wanted = "neither 0 nor 1" if known.get(key) is _yes_or_no else "no number"
+            raise ValueError(f"{key}={value} in {name!r} is {wanted}") from None
         if key not in known:
             setattr(env.unwrapped, key, number)
     return env
+
+
+def _yes_or_no(text: str) -> bool:
+    return bool(("0", "1").index(text))
