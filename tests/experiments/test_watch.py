@@ -88,6 +88,17 @@ def test_it_answers_under_its_own_names_and_only_what_it_serves(serving, tmp_pat
         assert not opened.loopback
 
 
+def test_a_place_that_cannot_be_served_at_is_a_sentence(serving, tmp_path):
+    taken = serving.server_address[1]
+    for host, port, sentence in (
+        ("127.0.0.1", 99999, "a port is a number from 0 to 65535, got 99999"),
+        ("127.0.0.1", -1, "a port is a number"),
+        ("127.0.0.1", taken, rf"cannot serve at 127.0.0.1:{taken} \(Address already in use\): choose another --port"),
+    ):
+        with pytest.raises(ValueError, match=sentence), watcher(tmp_path, [], host, port):
+            pass
+
+
 def test_a_run_that_cannot_be_read_is_a_sentence_and_not_the_end(serving, tmp_path):
     run = make_run(tmp_path / "runs", "blip")
     (run.folder.path / "bits" / "task2.safetensors").write_bytes(b"not one")

@@ -108,7 +108,12 @@ def _state(runs: list[StoredRun]) -> str:
 @contextmanager
 def watcher(root: Path, places: list[str], host: str = "127.0.0.1", port: int = 0) -> Iterator[Watcher]:
     """A server that has its port; ``serve_forever`` starts it."""
-    server = Watcher(root, places, host, port)
+    if not 0 <= port < 2**16:
+        raise ValueError(f"a port is a number from 0 to {2**16 - 1}, got {port}")
+    try:
+        server = Watcher(root, places, host, port)
+    except OSError as error:
+        raise ValueError(f"cannot serve at {host}:{port} ({error.strerror}): choose another --port or --host") from None
     try:
         yield server
     finally:
