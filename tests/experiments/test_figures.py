@@ -98,7 +98,7 @@ def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     line = draw("budget", runs).figure.axes[0].lines[0]
     assert list(line.get_xdata()) == [0.05, 0.1, 0.2]
     assert list(line.get_ydata()) == [85.0, 87.0, 86.0]
-    with pytest.raises(ValueError, match=r"prior needs finished runs that differ in method.prior"):
+    with pytest.raises(ValueError, match=r"prior needs finished runs that differ in .* --grid method.prior="):
         draw("prior", runs)
 
 

@@ -78,6 +78,6 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
         families.setdefault(key, {}).setdefault(float(value), []).append(run)
     best = max(families, key=lambda key: len(families[key]), default="")
     if not best or len(families[best]) < 2:
-        how = f"bitfreeze sweep {runs[0].stream} --methods blip --set method.{option}=..."
+        how = f"bitfreeze sweep {runs[0].stream} --methods blip --grid method.{option}=...,..."
         raise ValueError(f"{option} needs finished runs that differ in method.{option} and nothing else: {how}")
     return families[best], best
