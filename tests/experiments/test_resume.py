@@ -14,7 +14,8 @@ from bitfreeze.experiments.checkpoint import load_checkpoint
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder, RunRefused
-from bitfreeze.methods import methods
+from bitfreeze.methods import Method, methods
+from bitfreeze.training import TrainingDiverged
 
 CHANGES = ["training.epochs=4", "network.hidden=[16]"]
 
@@ -123,9 +124,22 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch
     run(config, tmp_path)
 
 
-def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path):
-    from bitfreeze.training import TrainingDiverged
-
-    config = make_config("digits5", "ft", changes=[*CHANGES, "training.lr=1e20"])
-    with pytest.raises(TrainingDiverged, match="task 1, epoch 1"):
-        run(config, tmp_path)
+def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path, monkeypatch):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    run(config, tmp_path / "whole")
+    optimizers = Method.optimizers
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Method, "optimizers", lambda self, task, lr: optimizers(self, task, 1e20 if task.index == 2 else lr)
+        )
+        with pytest.raises(TrainingDiverged, match="task 3, epoch 1"):
+            run(config, tmp_path / "diverged", checkpoint_seconds=0)
+    found = load_checkpoint(tmp_path / "diverged" / config.name / "checkpoint")
+    assert found is not None
+    state = found[1]
+    assert state["training"] is None  # from between the second task and the third
+    assert state["matrix"] == RunFolder(tmp_path / "whole" / config.name).read_matrix()[:2]
+    assert all(value.isfinite().all() for value in state["net"].values())
+    run(config, tmp_path / "diverged")
+    whole, diverged = ((tmp_path / side / config.name / "accuracy.csv").read_bytes() for side in ("whole", "diverged"))
+    assert whole == diverged
