@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from ..config import Config
 from ..store import runs_root, write_aside
-from .engine import carry_out, error_of, start
+from .engine import Ending, carry_out, ending_of, start
 
 SEND_SECONDS = 5.0
 RETRIES = 5  # of a run whose node or worker was lost
@@ -51,12 +51,12 @@ class RayCluster:
         done: list[Any] = self.ray.wait(list(jobs), num_returns=1, timeout=seconds)[0]
         return done
 
-    def error(self, job: Any) -> str:
+    def ending(self, job: Any) -> Ending:
         try:
-            error: str = self.ray.get(job)
+            ending: Ending = self.ray.get(job)
         except self.ray.exceptions.RayError as failure:
-            return f"the run was lost {RETRIES + 1} times: {str(failure).strip().splitlines()[0]}"
-        return error
+            return Ending(f"the run was lost {RETRIES + 1} times: {str(failure).strip().splitlines()[0]}")
+        return ending
 
     def stop(self, jobs: Iterable[Any]) -> None:
         for job in jobs:
@@ -83,8 +83,8 @@ class Keeper:
         remove_old_checkpoints(self.root / name, there)
 
 
-def run_on_node(command: str, name: str, sign: str, keeper: Any) -> str:
-    """Carry out a run on the node where this is called; returns what went wrong."""
+def run_on_node(command: str, name: str, sign: str, keeper: Any) -> Ending:
+    """Carry out a run on the node where this is called."""
     if Path(sign).exists():
         return carry_out(command, str(Path(sign).parent))
     import ray
@@ -101,7 +101,7 @@ def run_on_node(command: str, name: str, sign: str, keeper: Any) -> str:
             except subprocess.TimeoutExpired:
                 sent = _send(place, name, sent, keeper)
         _send(place, name, sent, keeper)
-    return error_of(process, *said)
+    return ending_of(process, *said)
 
 
 def _send(place: Path, name: str, sent: dict[str, bytes], keeper: Any) -> dict[str, bytes]:
