@@ -8,7 +8,8 @@ import torch
 
 from bitfreeze.bits import nested_centre, radius
 from bitfreeze.experiments.config import make_config, to_toml
-from bitfreeze.experiments.store import RunFolder, environment
+from bitfreeze.experiments.environment import environment
+from bitfreeze.experiments.store import RunFolder
 from bitfreeze.experiments.stored import StoredRun, find_runs
 
 DEPTH = 20

@@ -66,11 +66,15 @@ def test_dead_units_are_those_of_which_no_task_told_anything(tmp_path):
 
 def test_a_damaged_file_is_one_sentence(tmp_path):
     run = make_run(tmp_path, "blip")
+    bits = run.bits
     (run.folder.path / "bits" / "task2.safetensors").write_bytes(b"not one")
     with pytest.raises(ValueError, match=r"task2.safetensors cannot be read .*: delete the run and do it again"):
-        run.bits.bits("backbone.1.bias", 1)
+        bits.bits("backbone.1.bias", 1)
     with pytest.raises(ValueError, match=r"task1.safetensors cannot be read .*nothing"):
-        run.bits.bits("nothing", 0)
+        bits.bits("nothing", 0)
+    (again,) = find_runs(tmp_path, [])
+    with pytest.warns(UserWarning, match=r"task2.safetensors cannot be read .*its bits are left out"):
+        assert again.bits is None  # and all else of the run can be looked at
 
 
 def test_a_run_without_bits_has_none(tmp_path):

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 import pytest
 
 from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.environment import code_version
 from bitfreeze.experiments.rows import COLUMNS, finished_rows, to_csv
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
@@ -143,7 +144,7 @@ def test_columns_in_which_nothing_stands_are_left_out(root):
 def test_a_page_has_protocol_and_versions(root):
     page = to_page(finished_rows(root, "mnist5"), "mnist5")
     assert "Protocol: released settings; SGD lr 0.01, batch 64" in page
-    assert "Versions: torch 2." in page
+    assert f"Versions: bitfreeze {code_version()}, torch 2." in page
 
 
 def test_comparing_with_what_is_not_there_names_what_is(root):

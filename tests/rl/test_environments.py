@@ -145,6 +145,11 @@ def test_shorter_observations_are_filled_up_and_heads_fit_their_actions():
     assert not seen[:, 4:].any()
 
 
+def test_an_environment_that_comes_again_has_a_name_of_its_own():
+    stream = games("control", ["CartPole-v1", "Acrobot-v1", "CartPole-v1"])
+    assert [task.name for task in stream.tasks] == ["CartPole-v1", "Acrobot-v1", "CartPole-v1 (3)"]
+
+
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [

@@ -108,6 +108,10 @@ class BitHistory:
             found.setdefault(name.rpartition(".")[0], []).append(name)
         return found
 
+    def require_readable(self) -> None:
+        for task in range(self.tasks):
+            self._keys(task)
+
     def _keys(self, task: int) -> list[str]:
         with self._open(task) as file:
             return list(file.keys())

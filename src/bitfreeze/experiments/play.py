@@ -13,7 +13,7 @@ from ..methods import make_method
 from ..nets import build_network
 from ..rl import by_policy, derived_seed, make_games
 from ..streams import streams
-from .config import make_config
+from .config import make_config, require_known
 from .store import RunFolder
 
 Picture = NDArray[np.uint8]
@@ -22,6 +22,7 @@ Picture = NDArray[np.uint8]
 def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0) -> float:
     """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score."""
     saved = folder.read_config()
+    require_known("stream", saved["stream"], streams)
     if streams[saved["stream"]].trainer != "reinforcement":
         raise ValueError(f"{folder.path} is no run of games: there is nothing to play")
     config = make_config(saved["stream"], saved["method"], saved["variant"], saved["seed"], saved["changes"])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from ..methods import methods
 from ..streams import streams
 from .config import run_command
 from .scores import score_row
-from .store import Event, RunFolder
+from .store import Event, RunDamaged, RunFolder
 
 COLUMNS = [
     "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
@@ -30,8 +31,18 @@ def rows_of(folders: Iterable[RunFolder]) -> list[Row]:
     found = []
     for folder in folders:
         result = folder.result()
-        if result is not None:
-            found.append((folder.read_config(), result, folder))
+        if result is None:
+            continue
+        try:
+            config = folder.read_config()
+        except RunDamaged as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=2)
+            continue
+        if config["method"] in methods and config["stream"] in streams:
+            found.append((config, result, folder))
+        else:
+            what = f"{config['method']} on {config['stream']} is not known here (see BITFREEZE_PLUGINS)"
+            warnings.warn(f"{folder.path} is left out: {what}", stacklevel=2)
     rows = _ROWS[streams[found[0][0]["stream"]].trainer](found) if found else []
     return [_rounded(row) for row in sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))]
 

@@ -36,6 +36,7 @@ def run(
             folder.require_same_config(config, finished is not None)
         finished = ranks.gather(finished)[0]
         if finished is not None:
+            folder.write_config(config)  # which may have been lost since
             return finished
         kind = RUNS[streams[config.stream].trainer]
         with ranks.together():

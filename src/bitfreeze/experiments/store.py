@@ -5,20 +5,18 @@ import fcntl
 import io
 import json
 import os
-import platform
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..distributed import world
 from .config import Config, to_toml
+from .environment import environment
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -26,6 +24,10 @@ Listener = Callable[[Event], None]
 
 class RunRefused(RuntimeError):
     """The run cannot be started as asked; what is on disk stays as it is."""
+
+
+class RunDamaged(ValueError):
+    """A file of a run cannot be read."""
 
 
 def runs_root() -> Path:
@@ -58,8 +60,11 @@ class RunFolder:
         if not (self.path / "config.toml").exists():
             return
         old, new = self.read_config(), _settings(config)
+        begun, now = (kept["environment"].pop("bitfreeze", "an earlier version") for kept in (old, new))
         if finished:
             del old["environment"], new["environment"]
+        elif begun != now:
+            warnings.warn(f"{self.path} was begun by bitfreeze {begun} and goes on with {now}", stacklevel=2)
         differences = _differences(old, new)
         if differences:
             raise RunRefused(
@@ -74,24 +79,28 @@ class RunFolder:
     def event(self, kind: str, **values: Any) -> Event:
         """Append an event. Numbers go on from the checkpoint that a run continues at: of each the last one counts."""
         event = {"n": self.events_written, "event": kind, **values}
-        with (self.path / "events.jsonl").open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        with (self.path / "events.jsonl").open("ab+") as file:
+            if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+                file.write(b"\n")  # the last line was cut off
+            file.write(json.dumps(event).encode() + b"\n")
         self.events_written += 1
         for listener in self.listeners:
             listener(event)
         return event
 
     def events(self) -> list[Event]:
-        """All events, each number once. A line that was cut off is not one."""
+        """All events that count: one with the number n makes those with n and more void that came before it. A line
+        that was cut off or damaged is none."""
         file = self.path / "events.jsonl"
-        found: dict[int, Event] = {}
-        for line in file.read_text().splitlines() if file.exists() else []:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
+        found: list[Event] = []
+        for line in file.read_bytes().splitlines() if file.exists() else []:
+            event = _parsed(line)
+            if event is None:
                 continue
-            found[event["n"]] = event
-        return [found[n] for n in sorted(found)]
+            while found and found[-1]["n"] >= event["n"]:
+                found.pop()
+            found.append(event)
+        return found
 
     def write_matrix(self, matrix: list[list[float]], figures: str) -> None:
         """accuracy.csv or score.csv: a row for each task learned, a column for each task tested, empty before it."""
@@ -117,15 +126,27 @@ class RunFolder:
         write_aside(place / f"task{task + 1}.safetensors", save({k: v.contiguous() for k, v in tensors.items()}))
 
     def read_tensors(self, name: str, task: int) -> dict[str, Tensor]:
+        from safetensors import SafetensorError
         from safetensors.torch import load
 
         file = self.path / name / f"task{task + 1}.safetensors"
         if not file.exists():
             raise ValueError(f"{file} is not there: the run has not learned {task + 1} tasks yet")
-        return load(file.read_bytes())
+        try:
+            return load(file.read_bytes())
+        except SafetensorError as error:
+            raise RunDamaged(f"{file} cannot be read ({error}): delete the run and do it again") from None
 
     def read_config(self) -> dict[str, Any]:
-        return tomllib.loads((self.path / "config.toml").read_text())
+        file = self.path / "config.toml"
+        try:
+            config = {"variant": "", "changes": [], "method_options": {}, **tomllib.loads(file.read_text())}
+        except (OSError, ValueError) as error:
+            raise RunDamaged(f"{file} cannot be read ({error}): mend it, or delete the run") from None
+        missing = [name for name in ("stream", "method", "seed", "training", "environment") if name not in config]
+        if missing:
+            raise RunDamaged(f"{file} does not say {' and '.join(missing)}: mend it, or delete the run")
+        return config
 
     def last(self, kind: str) -> Event:
         """The last event of a kind; empty if there is none."""
@@ -164,21 +185,16 @@ class Follower(RunFolder):
         return None
 
 
+def _parsed(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("n"), int) and "event" in event else None
+
+
 def _settings(config: Config) -> dict[str, Any]:
     return tomllib.loads(to_toml({**asdict(config), "environment": environment(config.packages)}))
-
-
-def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
-    """What else decides the last bits of a result."""
-    ranks = world().count
-    return {
-        **({"ranks": ranks} if ranks > 1 else {}),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": torch.get_num_threads(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        **{name: version(name) for name in packages},
-    }
 
 
 def write_aside(file: Path, content: str | bytes) -> None:

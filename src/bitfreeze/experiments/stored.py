@@ -1,6 +1,5 @@
 """Runs that are on disk, for looking at: finding them, and what they hold. Nothing here writes."""
 
-import tomllib
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .bit_history import BitHistory
-from .store import Event, RunFolder
+from .store import Event, RunDamaged, RunFolder
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,17 @@ class StoredRun:
 
     @cached_property
     def bits(self) -> BitHistory | None:
-        """What was kept of its frozen bits; None where nothing was."""
+        """What was kept of its frozen bits; None where nothing was, or it cannot be read, which is said."""
         files = sorted((self.folder.path / "bits").glob("task*.safetensors"), key=lambda f: int(f.stem[4:]))
-        return BitHistory(files, self.config["method_options"]) if files else None
+        if not files:
+            return None
+        history = BitHistory(files, self.config["method_options"])
+        try:
+            history.require_readable()
+        except ValueError as error:
+            warnings.warn(f"{error}; its bits are left out", stacklevel=2)
+            return None
+        return history
 
 
 def find_runs(root: Path, places: list[str], only: str = "", without: str = "") -> list[StoredRun]:
@@ -90,17 +97,12 @@ def _configs(root: Path, place: str) -> list[Path]:
 
 def _read(file: Path) -> StoredRun | None:
     """A run whose settings cannot be read is named and left out."""
+    folder = RunFolder(file.parent)
     try:
-        config = tomllib.loads(file.read_text())
-        config = {"variant": "", "changes": [], "method_options": {}, **config}
-        missing = [name for name in ("stream", "method", "seed", "training") if name not in config]
-    except (OSError, ValueError) as error:
-        warnings.warn(f"{file} cannot be read ({error}): the run is left out", stacklevel=3)
+        return StoredRun(folder, folder.read_config())
+    except RunDamaged as error:
+        warnings.warn(f"{error}; it is left out", stacklevel=3)
         return None
-    if missing:
-        warnings.warn(f"{file} does not say {' and '.join(missing)}: the run is left out", stacklevel=3)
-        return None
-    return StoredRun(RunFolder(file.parent), config)
 
 
 def _words(run: StoredRun) -> list[str]:

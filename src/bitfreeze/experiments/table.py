@@ -75,7 +75,15 @@ def summarise(rows: list[Row], stream: str, against: str = "") -> "Lines":
 def _accuracies(rows: list[Row], stream: str, against: str) -> list[Line]:
     groups, bases = _groups(rows, against)
     paper = preset(stream).get("paper", {})
-    return [_line(*key, runs, bases.get(key), paper.get(key[0], {})) for key, runs in groups.items()]
+    return [
+        _line(*key, runs, bases.get(key), paper.get(key[0], {}) if _is_the_papers_stream(key) else {})
+        for key, runs in groups.items()
+    ]
+
+
+def _is_the_papers_stream(key: "Key") -> bool:
+    """Fewer tasks, or other samples to test on, are not."""
+    return not any(word.startswith("stream.") for word in key[1].split())
 
 
 def _scores(rows: list[Row], stream: str, against: str) -> list[ScoreLine]:

@@ -39,8 +39,13 @@ def games(name: str, envs: Sequence[str]) -> Games:
     if len({len(shape) for shape in shapes}) > 1:
         raise ValueError(f"pictures and vectors cannot share a network: {', '.join(envs)} have shapes {sorted(shapes)}")
     shape = max(shapes)
-    tasks = tuple(Task(k, env, one.actions) for k, (env, one) in enumerate(zip(envs, alone, strict=True)))
+    tasks = tuple(Task(k, _name(envs, k), one.actions) for k, one in enumerate(alone))
     return Games(name, shape, tasks, tuple(World(env, shape[0] if len(shape) == 1 else 0) for env in envs))
+
+
+def _name(envs: Sequence[str], place: int) -> str:
+    """An environment that comes again has its place beside its id, for columns and curves go by names."""
+    return envs[place] if envs[place] not in envs[:place] else f"{envs[place]} ({place + 1})"
 
 
 def make_games(name: str, **options: Any) -> Games:

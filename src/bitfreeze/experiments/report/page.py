@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
-from ...methods import methods
-from ...streams import streams
 from .. import table
 from ..config import run_command
 from ..rows import rows_of
@@ -82,8 +80,7 @@ def _stream(name: str, runs: list[StoredRun], shown: list[Shown], left_out: int)
 
 
 def _table(name: str, runs: list[StoredRun]) -> str:
-    known = [run.folder for run in runs if run.method in methods] if name in streams else []
-    rows = rows_of(known)
+    rows = rows_of(run.folder for run in runs)
     if not rows:
         return "<p>No run is finished yet.</p>"
     names, cells = table.grid(table.summarise(rows, name))

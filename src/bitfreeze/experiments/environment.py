@@ -1,0 +1,39 @@
+"""What decides a run's last bits besides its settings: versions, threads, processor, and our own code."""
+
+import hashlib
+import platform
+from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..distributed import world
+
+SOURCE = Path(__file__).parents[1]
+PARTS = ("", "fisher", "nets", "data", "streams", "methods", "training", "rl")
+
+
+def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
+    ranks = world().count
+    return {
+        **({"ranks": ranks} if ranks > 1 else {}),
+        "bitfreeze": code_version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        **{name: version(name) for name in packages},
+    }
+
+
+@cache
+def code_version() -> str:
+    """The version and a digest of what a run is computed with: two states of a checkout have the same version."""
+    digest = hashlib.sha256()
+    for part in PARTS:
+        for file in sorted((SOURCE / part).glob("*.py")):
+            digest.update(file.name.encode() + file.read_bytes())
+    return f"{version('bitfreeze')} ({digest.hexdigest()[:8]})"
