@@ -133,7 +133,7 @@ def test_getting_data_shows_how_it_goes(type_in, tmp_path, monkeypatch, capsys):
     [
         ("load_plugins", "stopped"),
         ("_get_missing_data", "stopped"),
-        ("run", "stopped; to continue: bitfreeze run digits5 --method ft --seed 0"),
+        ("run", "stopped; nothing was saved yet; to continue: bitfreeze run digits5 --method ft --seed 0"),
     ],
 )
 def test_ctrl_c_is_a_line_and_its_own_exit_code(part, said, type_in, monkeypatch, capsys):

@@ -21,6 +21,7 @@ except ModuleNotFoundError as missing:
 from . import data
 from .distributed import RankFailed
 from .experiments import figures, table
+from .experiments.checkpoint import seconds_since
 from .experiments.config import Config, make_config, parse_count, parse_options, preset, require_known
 from .experiments.downloads import show_download
 from .experiments.engines import Engine, engines
@@ -99,13 +100,25 @@ class Run:
             try:
                 run(config, None, listeners, self.checkpoint_seconds, self.keep_bits)
             except KeyboardInterrupt:
-                more = f" --threads {self.threads}" if self.threads > 1 else ""
-                raise KeyboardInterrupt(f"stopped; to continue: {config.command}{more}") from None
+                # what was trained since cannot be saved here: a state is whole only between two epochs
+                ago = seconds_since(RunFolder(place).checkpoints)
+                kept = "nothing was saved yet" if ago is None else f"kept up to the last checkpoint, {ago:.0f} s ago"
+                raise KeyboardInterrupt(f"stopped; {kept}; to continue: {config.command}{self._besides()}") from None
             except OSError as error:
                 raise OSError(f"{error}; what was there before has been kept") from error
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
         _print_table(mine, self.stream)
         print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
+
+    def _besides(self) -> str:
+        """What was given that is no setting of the run."""
+        given = {
+            f"--threads {self.threads}": self.threads != Run.threads,
+            f"--checkpoint-seconds {self.checkpoint_seconds}": self.checkpoint_seconds != Run.checkpoint_seconds,
+            "--no-keep-bits": not self.keep_bits,
+            "--tensorboard": self.tensorboard,
+        }
+        return "".join(f" {words}" for words, differs in given.items() if differs)
 
     def _short(self) -> list[str]:
         """What the short options say, as changes."""
@@ -165,7 +178,9 @@ class Sweep:
             try:
                 return sweep(configs, engine, display)
             except KeyboardInterrupt:
-                raise KeyboardInterrupt("stopped; the same command goes on where the runs were") from None
+                raise KeyboardInterrupt(
+                    "stopped; the same command goes on from the last checkpoint of each run"
+                ) from None
 
 
 @dataclass

@@ -1,15 +1,18 @@
 """The same runs on other engines give the same bytes. Ray and submitit are tested where they are installed."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import bitfreeze
+from bitfreeze.experiments.checkpoint import load_checkpoint, save_checkpoint
 from bitfreeze.experiments.config import make_config, parse_options
 from bitfreeze.experiments.engines import Local, RayCluster, Slurm, engines
-from bitfreeze.experiments.engines.ray_cluster import read_files, write_files
+from bitfreeze.experiments.engines.ray_cluster import Keeper, read_files, run_on_node, write_files
 from bitfreeze.experiments.progress import SweepLines
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.sweep import sweep
@@ -61,6 +64,48 @@ def test_files_of_a_run_travel_whole(tmp_path):
     with pytest.raises(ValueError, match="outside"):
         write_files(tmp_path / "there", {"../escaped": b""})
     assert not (tmp_path / "escaped").exists()
+
+
+class SavesSix:
+    """A process that saves a checkpoint whenever it is waited for, and ends after six."""
+
+    returncode = 0
+
+    def __init__(self, place, limit=6):
+        self.place, self.limit, self.saved = place, limit, 0
+        self.found = load_checkpoint(place / "checkpoint")
+
+    def communicate(self, timeout=None):
+        if self.saved == self.limit:
+            return "", ""
+        first = 0 if self.found is None else self.found[0] + 1
+        save_checkpoint(self.place / "checkpoint", first + self.saved, {"step": first + self.saved})
+        (self.place / "events.jsonl").write_text("{}\n" * self.saved)
+        self.saved += 1
+        raise subprocess.TimeoutExpired("bitfreeze", timeout)
+
+
+def test_a_driver_that_collects_keeps_no_more_checkpoints_than_the_node(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get=lambda value: value))
+    started, keeper = [], Keeper(str(tmp_path))
+    remote = SimpleNamespace(
+        files=SimpleNamespace(remote=keeper.files), keep=SimpleNamespace(remote=keeper.keep)
+    )  # an actor, as seen from a task
+
+    def start(command, runs):
+        started.append(SavesSix(Path(runs) / "digits5/ft/seed0"))
+        return started[-1]
+
+    monkeypatch.setattr("bitfreeze.experiments.engines.ray_cluster.start", start)
+    place = tmp_path / "digits5/ft/seed0"
+    for last in (5, 11):
+        run_on_node("bitfreeze run digits5", "digits5/ft/seed0", str(tmp_path / "not shared"), remote)
+        assert sorted(path.name for path in (place / "checkpoint").iterdir()) == [f"{last - 1:06d}", f"{last:06d}"]
+        assert load_checkpoint(place / "checkpoint") == (last, {"step": last})
+    assert started[1].found == (5, {"step": 5})  # taken up by another node
+    assert (place / "events.jsonl").read_text() == "{}\n" * 5
+    keeper.keep("digits5/ft/seed0", {}, ["events.jsonl"])  # a node that has not saved anything yet
+    assert load_checkpoint(place / "checkpoint") == (11, {"step": 11})
 
 
 @pytest.mark.filterwarnings("ignore")

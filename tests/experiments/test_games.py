@@ -52,6 +52,27 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     assert attempt >= 2
 
 
+def test_tensorboard_gets_a_figure_for_each_task_and_no_single_games(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from bitfreeze.experiments.tensorboard import TensorBoard
+
+    config = make_config("control", "ft", changes=SMALL)
+    run(config, tmp_path, [TensorBoard(tmp_path / "board")])
+    board = EventAccumulator(str(tmp_path / "board"), size_guidance={"scalars": 0})
+    board.Reload()
+    lists = {tag for tag in board.Tags()["scalars"] if "/task " in tag}
+    assert lists == {f"{word}/task {task}" for word in ("score", "scores") for task in (1, 2)}
+    events = RunFolder(tmp_path / config.name).events()
+    for kind, word in (("task", "score"), ("evaluation", "scores")):
+        for task in (0, 1):
+            written = [(point.step, point.value) for point in board.Scalars(f"{word}/task {task + 1}")]
+            told = [(e["n"], e[word][task]) for e in events if e["event"] == kind and len(e[word]) > task]
+            assert [step for step, _ in written] == [n for n, _ in told]
+            assert [value for _, value in written] == pytest.approx([value for _, value in told])
+
+
 def test_killed_at_random_moments(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     name = make_config("control", "blip", changes=SMALL).name

@@ -2,7 +2,10 @@
 
 import contextlib
 import os
+import re
+import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -10,11 +13,14 @@ import pytest
 import torch
 from cut_off import Cut, complete, cut_after, kill_at_random, start
 
+from bitfreeze.cli import main
 from bitfreeze.experiments.checkpoint import load_checkpoint
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder, RunRefused
-from bitfreeze.methods import methods
+from bitfreeze.experiments.supervised import SupervisedRun
+from bitfreeze.methods import Method, methods
+from bitfreeze.training import TrainingDiverged
 
 CHANGES = ["training.epochs=4", "network.hidden=[16]"]
 
@@ -70,16 +76,41 @@ def test_killed_at_twenty_random_moments(tmp_path):
     assert (killed / name / "accuracy.csv").read_bytes() == (whole / name / "accuracy.csv").read_bytes()
 
 
-def test_ctrl_c_tells_how_to_continue(tmp_path):
-    process = start(tmp_path, *COMMAND, "training.lr=0.01")
+CHANGED = "bitfreeze run digits5 --method blip --seed 0 --set training.epochs=20 training.lr=0.01"
+
+
+def test_ctrl_c_tells_what_is_kept_and_how_to_continue(tmp_path):
+    pytest.importorskip("tensorboard")
+    process = start(tmp_path, "run", "digits5", "--no-keep-bits", "--tensorboard", *COMMAND[2:], "training.lr=0.01")
     folder = tmp_path / make_config("digits5", "blip", changes=["training.epochs=20", "training.lr=0.01"]).name
-    while not RunFolder(folder).events():
+    while not list(folder.glob("checkpoint/0*")):
         time.sleep(0.05)
+        assert process.is_alive()
     os.kill(process.pid, signal.SIGINT)
     process.join(60)
-    assert process.exitcode not in (0, None)
+    assert process.exitcode == 130
     text = (tmp_path / "output").read_text()
-    assert "to continue: bitfreeze run digits5 --method blip --seed 0 --set training.epochs=20 training.lr=0.01" in text
+    assert re.search(r"stopped; kept up to the last checkpoint, \d s ago; to continue: ", text), text
+    assert text.endswith(f"to continue: {CHANGED} --checkpoint-seconds 0.0 --no-keep-bits --tensorboard\n")
+    assert load_checkpoint(folder / "checkpoint") is not None
+    assert not (folder / "bits").exists()
+    complete(tmp_path, *shlex.split(text.split("to continue: bitfreeze ")[1]))
+    assert RunFolder(folder).result() is not None
+    assert not (folder / "bits").exists()
+
+
+def test_ctrl_c_before_the_first_checkpoint_says_so(tmp_path, monkeypatch, capsys):
+    def stop(self, task, state):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SupervisedRun, "_train", stop)
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
+    words = ["bitfreeze", "run", "digits5", "--set", "training.epochs=20", "training.lr=0.01"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == f"\nstopped; nothing was saved yet; to continue: {CHANGED}\n"
 
 
 def test_two_processes_on_one_run(tmp_path):
@@ -123,9 +154,22 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch
     run(config, tmp_path)
 
 
-def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path):
-    from bitfreeze.training import TrainingDiverged
-
-    config = make_config("digits5", "ft", changes=[*CHANGES, "training.lr=1e20"])
-    with pytest.raises(TrainingDiverged, match="task 1, epoch 1"):
-        run(config, tmp_path)
+def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path, monkeypatch):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    run(config, tmp_path / "whole")
+    optimizers = Method.optimizers
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Method, "optimizers", lambda self, task, lr: optimizers(self, task, 1e20 if task.index == 2 else lr)
+        )
+        with pytest.raises(TrainingDiverged, match="task 3, epoch 1"):
+            run(config, tmp_path / "diverged", checkpoint_seconds=0)
+    found = load_checkpoint(tmp_path / "diverged" / config.name / "checkpoint")
+    assert found is not None
+    state = found[1]
+    assert state["training"] is None  # from between the second task and the third
+    assert state["matrix"] == RunFolder(tmp_path / "whole" / config.name).read_matrix()[:2]
+    assert all(value.isfinite().all() for value in state["net"].values())
+    run(config, tmp_path / "diverged")
+    whole, diverged = ((tmp_path / side / config.name / "accuracy.csv").read_bytes() for side in ("whole", "diverged"))
+    assert whole == diverged

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bitfreeze.experiments.config import make_config
-from bitfreeze.experiments.engines import Local
+from bitfreeze.experiments.engines import Ending, Local
 from bitfreeze.experiments.progress import SweepLines, SweepLive
 from bitfreeze.experiments.rows import finished_rows
 from bitfreeze.experiments.runner import run
@@ -81,6 +81,48 @@ def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch, capsys
     assert "ft network.hidden=[16] training.epochs=2 seed 0: done" in shown
     assert "training.lr=1e20 seed 0: bitfreeze: the loss is nan" in shown
     assert {row["method"] for row in finished_rows(tmp_path, "digits5")} == {"ft", "blip"}
+
+
+def test_what_a_run_that_finished_warned_of_is_shown_below_its_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
+    config = make_config("digits5", "blip", changes=[*SMALL, "method.budget=0.99"])
+    with pytest.warns(UserWarning, match="run out of free bits") as caught:
+        run(config, tmp_path / "alone")
+    (outcome,) = sweep([config], Local(), SweepLines())
+    assert outcome.warnings == tuple(dict.fromkeys(f"UserWarning: {warning.message}" for warning in caught))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown == [f"{config.title}: done", *(f"  {warning}" for warning in outcome.warnings)]
+
+
+class Ended:
+    """An engine whose runs have all ended, in these ways."""
+
+    def __init__(self, endings):
+        self.endings = list(endings)
+
+    def submit(self, config):
+        return config.seed
+
+    def wait(self, jobs, seconds):
+        return list(jobs)
+
+    def ending(self, job):
+        return self.endings[job]
+
+    def close(self):
+        pass
+
+
+def test_a_warning_that_many_runs_give_is_shown_once(capsys):
+    configs = [make_config("digits5", "ft", seed=seed) for seed in range(3)]
+    endings = [Ending(warnings=("A: a", "B: b")), Ending("it failed"), Ending(warnings=("B: b", "C: [c]"))]
+    said = ["ft seed 0: done", "  A: a", "  B: b", "ft seed 1: it failed", "ft seed 2: done", "  C: [c]"]
+    sweep(configs, Ended(endings), SweepLines())
+    assert capsys.readouterr().out.splitlines() == said
+    screen = io.StringIO()
+    display = SweepLive(Console(file=screen, width=160), len(configs))
+    sweep(configs, Ended(endings), display)
+    assert [line.rstrip() for line in screen.getvalue().splitlines()] == said
 
 
 def test_a_swept_run_is_the_run_itself(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from bitfreeze.rl import PPO, Settings, Step, by_policy, game_scores
 from bitfreeze.rl.environments import World
 from bitfreeze.rl.ppo import Samples, advantages, ppo_loss
 from bitfreeze.streams import Task
+from bitfreeze.training import TrainingDiverged
 
 TINY = Settings(
     steps=128, copies=4, rollout=8, epochs=2, minibatches=2, lr=1e-2, clip_rewards=False, states=40, restart=2
@@ -155,6 +156,24 @@ def test_the_learning_rate_falls_in_a_line_to_zero():
     method, tasks, _ = prepare()
     rates = [update.lr for update in PPO(method, tasks[0], Walk(4), TINY, 1).updates()]
     assert rates == [pytest.approx(1e-2 * (1 - j / 4)) for j in range(4)]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_last_step_to_no_number_is_found_before_anything_is_saved_or_played(bad):
+    """Every loss of the update was a number: only the weights tell."""
+    method, tasks, net = prepare()
+    ppo, steps = PPO(method, tasks[1], Walk(4), TINY, 1), []
+
+    def after_step(task):
+        steps.append(task)
+        if len(steps) == 3 * TINY.epochs * TINY.minibatches:
+            net.get_parameter("heads.1.weight").data[0, 0] = bad
+
+    method.after_step = after_step
+    with pytest.raises(TrainingDiverged, match=r"weights is -?(nan|inf) at task 2, update 3: lower the learning rate"):
+        list(ppo.updates())
+    assert ppo.done == 2
+    assert len(steps) == 3 * TINY.epochs * TINY.minibatches
 
 
 # rollouts

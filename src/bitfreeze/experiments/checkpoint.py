@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
             place = folder / f"{number:06d}"
             warnings.warn(f"checkpoint {place} is damaged ({error}); the one before it is used", stacklevel=2)
     return None
+
+
+def seconds_since(folder: Path) -> float | None:
+    """How long ago the newest checkpoint was written; None if there is none."""
+    numbers = _numbers(folder)
+    return time.time() - (folder / f"{numbers[-1]:06d}").stat().st_mtime if numbers else None
 
 
 def share_state(state: dict[str, Any] | None, ranks: Ranks) -> dict[str, Any] | None:

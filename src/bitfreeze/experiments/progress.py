@@ -81,13 +81,13 @@ class Live(_Bars):
 
 
 class SweepLines(_Shown):
-    """A line for each run that ends."""
+    """A line for each run that ends, and what it warned of."""
 
     def look(self, config: Config) -> None:
         """Nothing is said of a run before it ends."""
 
     def done(self, outcome: Outcome) -> None:
-        print(f"{outcome.config.title}: {outcome.error or 'done'}", flush=True)
+        print(_ended(outcome), flush=True)
 
 
 class SweepLive(_Bars):
@@ -112,8 +112,7 @@ class SweepLive(_Bars):
         if outcome.config.name in self.bars:
             self.progress.remove_task(self.bars[outcome.config.name])
         self.progress.advance(self.all)
-        text = f"{outcome.config.title}: {outcome.error or 'done'}"
-        self.progress.console.print(text, markup=False, highlight=False)
+        self.progress.console.print(_ended(outcome), markup=False, highlight=False)
 
 
 def show_progress() -> Lines | Live:
@@ -140,6 +139,11 @@ def _update(event: Event) -> str:
 
 
 _NOTES = {"epoch": _epoch, "update": _update}  # what is said within a task, by the kind of event
+
+
+def _ended(outcome: Outcome) -> str:
+    warnings = "".join(f"\n  {warning}" for warning in outcome.warnings)
+    return f"{outcome.config.title}: {outcome.error or 'done'}{warnings}"
 
 
 def _figures(event: Event) -> str:

@@ -14,6 +14,7 @@ from .engines.engine import Engine, Job
 class Outcome:
     config: Config
     error: str  # "" for a run that finished
+    warnings: tuple[str, ...] = ()  # that no run before it has given
 
 
 class Display(Protocol):
@@ -77,11 +78,15 @@ def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[
     """Carry out all of these runs, each in a process of its own with one thread."""
     outcomes: list[Outcome] = []
     going: dict[Job, Config] = {}
+    told: set[str] = set()
     try:
         going |= {engine.submit(config): config for config in configs}
         while going:
             for job in engine.wait(going, 1.0):
-                outcomes.append(Outcome(going.pop(job), engine.error(job)))
+                ending = engine.ending(job)
+                new = tuple(warning for warning in ending.warnings if warning not in told)
+                told.update(new)
+                outcomes.append(Outcome(going.pop(job), ending.error, new))
                 display.done(outcomes[-1])
             for config in going.values():
                 display.look(config)

@@ -4,9 +4,12 @@ from pathlib import Path
 
 from .store import Event
 
+# which lists have a figure for each task, by the kind of event: others, such as single games, are not drawn
+FIGURES = {"task": ("accuracy", "score"), "evaluation": ("scores",)}
+
 
 class TensorBoard:
-    """Writes the scalars of each event below ``folder``; the event's number is the step."""
+    """Writes the scalars of each event, and figures by task, below ``folder``; the event's number is the step."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -24,7 +27,7 @@ class TensorBoard:
         for name, value in event.items():
             if isinstance(value, float):
                 self.writer.add_scalar(f"{event['event']}/{name}", value, step)
-        for word in ("accuracy", "scores"):
+        for word in FIGURES.get(event["event"], ()):
             for index, value in enumerate(event.get(word, ())):
                 self.writer.add_scalar(f"{word}/task {index + 1}", value, step)
         self.writer.flush()

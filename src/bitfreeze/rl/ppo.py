@@ -208,12 +208,18 @@ class PPO:
                 self.method.update(loss, self.task, [self.optimizer], clip=self.settings.max_grad_norm)
                 total += torch.stack([loss.detach(), entropy.detach()])
         loss_mean, entropy_mean = (total / (self.settings.epochs * self.settings.minibatches)).tolist()
-        if not isfinite(loss_mean):
-            raise TrainingDiverged(
-                f"the loss is {loss_mean} at task {self.task.index + 1}, update {self.done + 1}: lower the learning "
-                f"rate ({self.settings.lr:g})"
-            )
+        self._require_finite("the mean loss", loss_mean)
+        # no loss has seen where the last step led
+        moved = [p.detach().sum() for group in self.optimizer.param_groups for p in group["params"]]
+        self._require_finite("the sum of all weights", torch.stack(moved).sum().item())
         return loss_mean, entropy_mean
+
+    def _require_finite(self, what: str, value: float) -> None:
+        if not isfinite(value):
+            raise TrainingDiverged(
+                f"{what} is {value} at task {self.task.index + 1}, update {self.done + 1}: lower the learning rate "
+                f"({self.settings.lr:g})"
+            )
 
     def _keep_states(self, samples: Samples) -> None:
         """Of as many last rollouts as hold the states that a method will be shown."""

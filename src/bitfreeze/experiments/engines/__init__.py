@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .engine import Engine
+from .engine import Ending, Engine
 from .local import Local
 from .ray_cluster import RayCluster
 from .slurm import Slurm
@@ -12,4 +12,4 @@ engines: dict[str, Callable[[str, int, Mapping[str, Any]], Engine[Any]]] = {
     "local": Local, "ray": RayCluster, "slurm": Slurm,
 }  # fmt: skip
 
-__all__ = ["Engine", "Local", "RayCluster", "Slurm", "engines"]
+__all__ = ["Ending", "Engine", "Local", "RayCluster", "Slurm", "engines"]

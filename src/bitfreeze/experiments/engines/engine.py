@@ -2,16 +2,27 @@
 
 import ctypes
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from ..config import Config
 
 Job = TypeVar("Job")
+WARNING = re.compile(r"^.+:\d+: (\w+: .+)$", re.MULTILINE)  # as Python prints them: file:line: Category: text
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run has ended."""
+
+    error: str = ""  # what went wrong, in a sentence; empty if nothing did
+    warnings: tuple[str, ...] = ()  # of a run that finished, each once
 
 
 class Engine(Protocol[Job]):
@@ -22,8 +33,8 @@ class Engine(Protocol[Job]):
     def wait(self, jobs: Iterable[Job], seconds: float) -> list[Job]:
         """Those that have ended, at the latest after so many seconds."""
 
-    def error(self, job: Job) -> str:
-        """What went wrong in a run that has ended, in a sentence; empty if nothing did."""
+    def ending(self, job: Job) -> Ending:
+        """Of a run that has ended."""
 
     def stop(self, jobs: Iterable[Job]) -> None:
         """Begin no more of them and end those that go on: what they have saved is kept."""
@@ -32,16 +43,18 @@ class Engine(Protocol[Job]):
         """Nothing is under way any more."""
 
 
-def carry_out(command: str, runs: str) -> str:
-    """A run in a process of its own, which ends with this one; returns what went wrong."""
+def carry_out(command: str, runs: str) -> Ending:
+    """A run in a process of its own, which ends with this one."""
     process = start(command, runs)
-    return error_of(process, *process.communicate())
+    return ending_of(process, *process.communicate())
 
 
-def error_of(process: "subprocess.Popen[str]", out: str, err: str) -> str:
-    """The last line that a process has said, if it failed."""
+def ending_of(process: "subprocess.Popen[str]", out: str, err: str) -> Ending:
+    """From what a process has said: if it failed the last line, else its warnings."""
+    if process.returncode == 0:
+        return Ending(warnings=tuple(dict.fromkeys(WARNING.findall(err))))
     lines = (err or out).strip().splitlines()
-    return "" if process.returncode == 0 else (lines[-1] if lines else f"exit code {process.returncode}")
+    return Ending(lines[-1] if lines else f"exit code {process.returncode}")
 
 
 def start(command: str, runs: str) -> "subprocess.Popen[str]":

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import Config
 from ..store import runs_root
-from .engine import carry_out
+from .engine import Ending, carry_out
 
 
 class Local:
@@ -17,16 +17,16 @@ class Local:
             raise ValueError("the local engine has no address and no options: leave them out, or choose ray or slurm")
         self.pool = ThreadPoolExecutor(workers)
 
-    def submit(self, config: Config) -> "Future[str]":
+    def submit(self, config: Config) -> "Future[Ending]":
         return self.pool.submit(carry_out, config.command, str(runs_root()))
 
-    def wait(self, jobs: "Iterable[Future[str]]", seconds: float) -> "list[Future[str]]":
+    def wait(self, jobs: "Iterable[Future[Ending]]", seconds: float) -> "list[Future[Ending]]":
         return list(wait(jobs, timeout=seconds, return_when=FIRST_COMPLETED).done)
 
-    def error(self, job: "Future[str]") -> str:
+    def ending(self, job: "Future[Ending]") -> Ending:
         return job.result()
 
-    def stop(self, jobs: "Iterable[Future[str]]") -> None:
+    def stop(self, jobs: "Iterable[Future[Ending]]") -> None:
         """Ctrl-C reaches the runs too, and they end by themselves; those that wait are not begun."""
         self.pool.shutdown(cancel_futures=True)
 

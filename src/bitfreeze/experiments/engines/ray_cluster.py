@@ -4,6 +4,7 @@ Runs are kept below the driver's folder of runs. A node that sees that folder (o
 that does not, files are sent to the driver every few seconds. Each node gets data once, by `bitfreeze run` itself.
 """
 
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from uuid import uuid4
 
 from ..config import Config
 from ..store import runs_root, write_aside
-from .engine import carry_out, error_of, start
+from .engine import Ending, carry_out, ending_of, start
 
 SEND_SECONDS = 5.0
 RETRIES = 5  # of a run whose node or worker was lost
@@ -50,12 +51,12 @@ class RayCluster:
         done: list[Any] = self.ray.wait(list(jobs), num_returns=1, timeout=seconds)[0]
         return done
 
-    def error(self, job: Any) -> str:
+    def ending(self, job: Any) -> Ending:
         try:
-            error: str = self.ray.get(job)
+            ending: Ending = self.ray.get(job)
         except self.ray.exceptions.RayError as failure:
-            return f"the run was lost {RETRIES + 1} times: {str(failure).strip().splitlines()[0]}"
-        return error
+            return Ending(f"the run was lost {RETRIES + 1} times: {str(failure).strip().splitlines()[0]}")
+        return ending
 
     def stop(self, jobs: Iterable[Any]) -> None:
         for job in jobs:
@@ -76,12 +77,14 @@ class Keeper:
     def files(self, name: str) -> dict[str, bytes]:
         return read_files(self.root / name)
 
-    def keep(self, name: str, files: dict[str, bytes]) -> None:
+    def keep(self, name: str, files: dict[str, bytes], there: list[str]) -> None:
+        """``there`` is all that the node has: a checkpoint that it no longer has goes here too, after new ones came."""
         write_files(self.root / name, files)
+        remove_old_checkpoints(self.root / name, there)
 
 
-def run_on_node(command: str, name: str, sign: str, keeper: Any) -> str:
-    """Carry out a run on the node where this is called; returns what went wrong."""
+def run_on_node(command: str, name: str, sign: str, keeper: Any) -> Ending:
+    """Carry out a run on the node where this is called."""
     if Path(sign).exists():
         return carry_out(command, str(Path(sign).parent))
     import ray
@@ -98,7 +101,7 @@ def run_on_node(command: str, name: str, sign: str, keeper: Any) -> str:
             except subprocess.TimeoutExpired:
                 sent = _send(place, name, sent, keeper)
         _send(place, name, sent, keeper)
-    return error_of(process, *said)
+    return ending_of(process, *said)
 
 
 def _send(place: Path, name: str, sent: dict[str, bytes], keeper: Any) -> dict[str, bytes]:
@@ -106,22 +109,19 @@ def _send(place: Path, name: str, sent: dict[str, bytes], keeper: Any) -> dict[s
     import ray
 
     files = read_files(place)
-    ray.get(keeper.keep.remote(name, {path: data for path, data in files.items() if sent.get(path) != data}))
+    new = {path: data for path, data in files.items() if sent.get(path) != data}
+    ray.get(keeper.keep.remote(name, new, list(files)))
     return files
 
 
 def read_files(place: Path) -> dict[str, bytes]:
     """All files of a run, but those that are just being written."""
-    found = {}
-    for file in sorted(place.rglob("*")):
-        path = file.relative_to(place)
-        hidden = any(part.startswith(".") for part in path.parts)
-        try:
-            if file.is_file() and not hidden and path.name != "lock":
-                found[path.as_posix()] = file.read_bytes()
-        except FileNotFoundError:  # an old checkpoint that was just taken away
-            continue
-    return found
+    paths = [file.relative_to(place) for file in sorted(place.rglob("*")) if file.is_file()]
+    shown = [path for path in paths if path.name != "lock" and not any(part.startswith(".") for part in path.parts)]
+    try:
+        return {path.as_posix(): (place / path).read_bytes() for path in shown}
+    except FileNotFoundError:  # an old checkpoint was just taken away: the one that took its place is wanted
+        return read_files(place)
 
 
 def write_files(place: Path, files: Mapping[str, bytes]) -> None:
@@ -131,3 +131,11 @@ def write_files(place: Path, files: Mapping[str, bytes]) -> None:
             raise ValueError(f"{path} lies outside the run's folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         write_aside(file, data)
+
+
+def remove_old_checkpoints(place: Path, there: Iterable[str]) -> None:
+    """Those of which nothing is ``there``; none if no checkpoint is, so that the last one is never lost."""
+    kept = {Path(path).parts[1] for path in there if path.startswith("checkpoint/")}
+    for old in (place / "checkpoint").glob("[0-9]*") if kept else ():
+        if old.name not in kept:
+            shutil.rmtree(old)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import Config
 from ..store import runs_root
-from .engine import carry_out
+from .engine import Ending, carry_out
 
 
 class Slurm:
@@ -36,9 +36,12 @@ class Slurm:
                 return done
             time.sleep(0.2)
 
-    def error(self, job: Any) -> str:
+    def ending(self, job: Any) -> Ending:
         failure = job.exception()
-        return str(job.result()) if failure is None else str(failure).strip().splitlines()[-1]
+        if failure is not None:
+            return Ending(str(failure).strip().splitlines()[-1])
+        ending: Ending = job.result()
+        return ending
 
     def stop(self, jobs: Iterable[Any]) -> None:
         for job in jobs:
@@ -54,7 +57,7 @@ class RunJob:
     def __init__(self, command: str, runs: str) -> None:
         self.command, self.runs = command, runs
 
-    def __call__(self) -> str:
+    def __call__(self) -> Ending:
         return carry_out(self.command, self.runs)
 
     def checkpoint(self) -> Any:
