@@ -7,6 +7,7 @@ import torch
 
 from bitfreeze import cli, data
 from bitfreeze.cli import main
+from bitfreeze.commands import looking, running
 from bitfreeze.methods import methods
 from bitfreeze.streams import streams
 
@@ -129,18 +130,18 @@ def test_getting_data_shows_how_it_goes(type_in, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("module", "part", "said"),
     [
-        ("load_plugins", "stopped"),
-        ("_get_missing_data", "stopped"),
-        ("run", "stopped; nothing was saved yet; to continue: bitfreeze run digits5 --method ft --seed 0"),
+        (cli, "load_plugins", "stopped"),
+        (running, "get_missing_data", "stopped"),
+        (running, "run", "stopped; nothing was saved yet; to continue: bitfreeze run digits5 --method ft --seed 0"),
     ],
 )
-def test_ctrl_c_is_a_line_and_its_own_exit_code(part, said, type_in, monkeypatch, capsys):
+def test_ctrl_c_is_a_line_and_its_own_exit_code(module, part, said, type_in, monkeypatch, capsys):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, part, interrupt)
+    monkeypatch.setattr(module, part, interrupt)
     with pytest.raises(SystemExit) as ended:
         type_in("run", "digits5", "--method", "ft")
     assert ended.value.code == 130
@@ -151,8 +152,8 @@ def test_only_a_run_that_could_not_write_says_that_the_rest_is_kept(type_in, mon
     def full(*_):
         raise OSError(28, "No space left on device", "events.jsonl")
 
-    monkeypatch.setattr(cli, "run", full)
-    monkeypatch.setattr(cli, "watcher", full)
+    monkeypatch.setattr(running, "run", full)
+    monkeypatch.setattr(looking, "watcher", full)
     with pytest.raises(SystemExit, match=r"bitfreeze: .*No space left.*; what was there before has been kept$"):
         type_in("run", "digits5", "--method", "ft")
     with pytest.raises(SystemExit, match=r"bitfreeze: .*No space left on device: 'events.jsonl'$"):
@@ -169,6 +170,6 @@ def test_a_sweep_runs_once_what_its_grid_names_twice(type_in, tmp_path):
     [(["--engine", "loca"], "did you mean local"), (["--address", "auto"], "the local engine has no address")],
 )
 def test_an_engine_that_cannot_be_is_refused_before_data_are_fetched(words, sentence, type_in, monkeypatch):
-    monkeypatch.setattr(cli, "_get_missing_data", lambda config: pytest.fail("data were fetched"))
+    monkeypatch.setattr(running, "get_missing_data", lambda config: pytest.fail("data were fetched"))
     with pytest.raises(SystemExit, match=sentence):
         type_in("sweep", "digits5", *words)
