@@ -1,5 +1,7 @@
 """The commands as a user types them."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -173,3 +175,12 @@ def test_an_engine_that_cannot_be_is_refused_before_data_are_fetched(words, sent
     monkeypatch.setattr(running, "get_missing_data", lambda config: pytest.fail("data were fetched"))
     with pytest.raises(SystemExit, match=sentence):
         type_in("sweep", "digits5", *words)
+
+
+def test_output_that_nobody_reads_on_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "bitfreeze", "list"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,5 +1,6 @@
 """The command line: parse, do, and say in one sentence what went wrong."""
 
+import os
 import signal
 import sys
 from typing import Annotated
@@ -46,6 +47,9 @@ def main() -> None:
         command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
         load_plugins()
         command.do()
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads on, as with `| head`: that is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ERRORS as error:
         raise SystemExit(f"bitfreeze: {error}") from None
     except KeyboardInterrupt as stop:
