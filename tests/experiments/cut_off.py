@@ -54,14 +54,16 @@ def complete(root: Path, *arguments: str) -> None:
     assert process.exitcode == 0, (root / "output").read_text()
 
 
-def kill_at_random(root: Path, run: str, arguments: list[str], times: int, within: float) -> None:
-    """Start it again and again, and kill it up to ``within`` seconds after it has got on."""
+def kill_at_random(root: Path, run: str, arguments: list[str], times: int, whole: RunFolder) -> None:
+    """Start it again and again and kill it at some moment on its way; it gets half as far as the ``whole`` run."""
     folder, moments = RunFolder(root / run), random.Random(0)
+    stretch = max(1, len(whole.events()) // (2 * times))
     for _ in range(times):
-        seen, deadline = len(folder.events()), time.monotonic() + 60
+        wanted, deadline = len(folder.events()) + moments.randint(1, stretch), time.monotonic() + 60
         process = start(root, *arguments)
-        while len(folder.events()) <= seen and process.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.01)  # from now on any moment will do
-        time.sleep(moments.random() * within)
+        while len(folder.events()) < wanted and process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(moments.random() * 0.03)  # an event is written between two pieces of work: not there only
         process.kill()
         process.join()
+    assert folder.result() is None, "it was to be killed, and has ended"
