@@ -11,7 +11,8 @@ from ..methods import methods
 from ..streams import streams
 from .config import run_command
 from .scores import score_row
-from .store import Event, RunDamaged, RunFolder
+from .store import Event
+from .stored import StoredRun, read_runs
 
 COLUMNS = [
     "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
@@ -23,27 +24,21 @@ Row = dict[str, Any]
 
 def finished_rows(root: Path, stream: str) -> list[Row]:
     """One row a finished run, in the order of method, variant and seed."""
-    return rows_of(RunFolder(file.parent) for file in sorted((root / stream).glob("*/seed*/config.toml")))
+    return rows_of(read_runs(sorted((root / stream).glob("*/seed*/config.toml"))))
 
 
-def rows_of(folders: Iterable[RunFolder]) -> list[Row]:
-    """Rows of those of these runs, all of one stream, that are finished."""
-    found = []
-    for folder in folders:
-        result = folder.result()
-        if result is None:
+def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
+    """Rows of the finished ones of these runs, all of one stream. One that is not known is named and left out."""
+    finished = []
+    for run in runs:
+        if run.result is None:
             continue
-        try:
-            config = folder.read_config()
-        except RunDamaged as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=2)
-            continue
-        if config["method"] in methods and config["stream"] in streams:
-            found.append((config, result, folder))
+        if run.method in methods and run.stream in streams:
+            finished.append(run)
         else:
-            what = f"{config['method']} on {config['stream']} is not known here (see BITFREEZE_PLUGINS)"
-            warnings.warn(f"{folder.path} is left out: {what}", stacklevel=2)
-    rows = _ROWS[streams[found[0][0]["stream"]].trainer](found) if found else []
+            what = f"{run.method} on {run.stream} is not known here (see BITFREEZE_PLUGINS)"
+            warnings.warn(f"{run.folder.path} is left out: {what}", stacklevel=2)
+    rows = _ROWS[streams[finished[0].stream].trainer](finished) if finished else []
     return [_rounded(row) for row in sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))]
 
 
@@ -52,21 +47,25 @@ def _rounded(row: Row) -> Row:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
-Found = list[tuple[dict[str, Any], Event, RunFolder]]  # settings, last event and folder of each run
+def _accuracy_rows(runs: list[StoredRun]) -> list[Row]:
+    ceilings = {_setting(run.config): _result(run)["learning_acc"] for run in runs if _is_ceiling(run.config)}
+    return [_row(run.config, _result(run), run.last_task, ceilings.get(_setting(run.config))) for run in runs]
 
 
-def _accuracy_rows(found: Found) -> list[Row]:
-    ceilings = {_setting(config): result["learning_acc"] for config, result, _ in found if _is_ceiling(config)}
+def _score_rows(runs: list[StoredRun]) -> list[Row]:
     return [
-        _row(config, result, folder.last("task"), ceilings.get(_setting(config))) for config, result, folder in found
+        {
+            **_identity(run.config),
+            **score_row(run.config, _result(run), run.last_task, run.tasks),
+            **_origin(run.config),
+        }
+        for run in runs
     ]
 
 
-def _score_rows(found: Found) -> list[Row]:
-    return [
-        {**_identity(c), **score_row(c, result, folder.last("task"), folder.last("started")["tasks"]), **_origin(c)}
-        for c, result, folder in found
-    ]
+def _result(run: StoredRun) -> Event:
+    assert run.result is not None
+    return run.result
 
 
 _ROWS = {"supervised": _accuracy_rows, "reinforcement": _score_rows}

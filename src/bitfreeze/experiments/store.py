@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
@@ -77,12 +77,10 @@ class RunFolder:
             write_aside(self.path / "config.toml", to_toml(_settings(config)))
 
     def event(self, kind: str, **values: Any) -> Event:
-        """Append an event. Numbers go on from the checkpoint that a run continues at: of each the last one counts."""
+        """Append an event. Numbers go on from the checkpoint that a run continues at, which makes later ones void."""
         event = {"n": self.events_written, "event": kind, **values}
         with (self.path / "events.jsonl").open("ab+") as file:
-            if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
-                file.write(b"\n")  # the last line was cut off
-            file.write(json.dumps(event).encode() + b"\n")
+            file.write(_line_end_missing(file) + json.dumps(event).encode() + b"\n")
         self.events_written += 1
         for listener in self.listeners:
             listener(event)
@@ -183,6 +181,14 @@ class Follower(RunFolder):
 
     def result(self) -> Event | None:
         return None
+
+
+def _line_end_missing(file: BinaryIO) -> bytes:
+    """What a last line that was cut off lacks."""
+    if not file.tell():
+        return b""
+    file.seek(-1, os.SEEK_END)
+    return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def _parsed(line: bytes) -> Event | None:

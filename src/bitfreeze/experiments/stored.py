@@ -1,6 +1,7 @@
 """Runs that are on disk, for looking at: finding them, and what they hold. Nothing here writes."""
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +54,11 @@ class StoredRun:
         return sum(event["event"] == "task" for event in self.events)
 
     @property
+    def last_task(self) -> Event:
+        """What was noted of the last task it has learned; empty before."""
+        return next((event for event in reversed(self.events) if event["event"] == "task"), {})
+
+    @property
     def result(self) -> Event | None:
         return self.events[-1] if self.events and self.events[-1]["event"] == "finished" else None
 
@@ -77,7 +83,7 @@ def find_runs(root: Path, places: list[str], only: str = "", without: str = "") 
     ``only`` and ``without`` look at the words of variant and changes, as `bitfreeze table` does.
     """
     files = {file.resolve(): file for place in places or [""] for file in _configs(root, place)}
-    runs = [run for file in sorted(files) if (run := _read(file)) is not None]
+    runs = read_runs(sorted(files))
     kept = [run for run in runs if (not only or only in _words(run)) and without not in _words(run)]
     if not kept:
         where = ", ".join(places) or str(root)
@@ -95,14 +101,16 @@ def _configs(root: Path, place: str) -> list[Path]:
     return []
 
 
-def _read(file: Path) -> StoredRun | None:
-    """A run whose settings cannot be read is named and left out."""
-    folder = RunFolder(file.parent)
-    try:
-        return StoredRun(folder, folder.read_config())
-    except RunDamaged as error:
-        warnings.warn(f"{error}; it is left out", stacklevel=3)
-        return None
+def read_runs(files: Iterable[Path]) -> list[StoredRun]:
+    """The runs of these config.toml. One that cannot be read is named and left out."""
+    found = []
+    for file in files:
+        folder = RunFolder(file.parent)
+        try:
+            found.append(StoredRun(folder, folder.read_config()))
+        except RunDamaged as error:
+            warnings.warn(f"{error}; it is left out", stacklevel=3)
+    return found
 
 
 def _words(run: StoredRun) -> list[str]:

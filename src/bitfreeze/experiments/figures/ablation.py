@@ -28,7 +28,7 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
     figure = Figure(figsize=(7.2, 2.7))
     panels = figure.subplots(1, 3)
     after_last = {value: [run.result or {} for run in family[value]] for value in values}
-    capacity = {value: [run.folder.last("task") for run in family[value]] for value in values}
+    capacity = {value: [run.last_task for run in family[value]] for value in values}
     _line(panels[0], values, after_last, "acc", "at the end", BLUE, "o", "-")
     _line(panels[0], values, after_last, "learning_acc", "when learned", ORANGE, "s", "--")
     panels[0].set_ylabel("accuracy (%)")

@@ -80,7 +80,7 @@ def _stream(name: str, runs: list[StoredRun], shown: list[Shown], left_out: int)
 
 
 def _table(name: str, runs: list[StoredRun]) -> str:
-    rows = rows_of(run.folder for run in runs)
+    rows = rows_of(runs)
     if not rows:
         return "<p>No run is finished yet.</p>"
     names, cells = table.grid(table.summarise(rows, name))
