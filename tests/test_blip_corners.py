@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.optim import SGD, Adam
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip import in_one_scale
+from bitfreeze.budget import in_one_scale
 from bitfreeze.fisher import explain
 from blip_support import Net, make_task, protected, train_sgd
 

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import bits as bit_math
 from . import fisher as fisher_information
 from .attachment import Attachment, unwrap
 from .bounds import bound_and_prior_scale
+from .budget import prior_of_first_task
 from .consolidation import Consolidation, report_tensors
-from .distributed import Ranks, world
+from .distributed import world
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
 from .parameters import Slot, Watch, find_parameters, require_finite, require_float, watched_modules
@@ -165,7 +165,9 @@ class BLIP:
                 self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
                 generator=generator, memory_bytes=memory_bytes, progress=progress, distributed=distributed,
             )  # fmt: skip
-            prior = self.prior if self.prior is not None else self._prior_for_budget(estimate.values, ranks)
+            prior = self.prior
+            if prior is None:
+                prior = prior_of_first_task(self._states, estimate.values, self.budget, ranks)
             after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
         except BaseException:
             self._put_back(mended)
@@ -193,23 +195,6 @@ class BLIP:
         for attachment in self._attachments:
             attachment.steps = 0
         self._hold_statistics()
-
-    def _prior_for_budget(self, fisher: dict[str, Tensor], ranks: Ranks) -> float:
-        """The prior at which this, the first task, freezes no more than the budget."""
-        mine = [(fisher[name], s.prior_scale) for name, s in self._states.items() if s.layout.counts_here(ranks)]
-        scaled = in_one_scale(mine)
-        scaled = scaled[scaled > 0]
-        if not sum(ranks.gather(len(scaled))):
-            raise ValueError(
-                "every gradient of the log-likelihood is 0, so there is nothing to measure: the model may be saturated "
-                "(use labels='exact', or give a prior) or its output may not depend on the watched part"
-            )
-        prior, share = bit_math.prior_for_budget(scaled, self.budget, self.depth, self.rules.gain, ranks.gather)
-        if abs(share - self.budget) > 0.05 * self.budget:
-            warnings.warn(
-                f"the budget of {self.budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3
-            )
-        return prior
 
     # what is frozen
 
@@ -407,13 +392,6 @@ class BLIP:
         if not any(attachment.steps for attachment in active):
             return "no attached optimizer has made a step since the last task, so attach() to the one that trains"
         return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
-
-
-def in_one_scale(fisher: list[tuple[Tensor, float]]) -> Tensor:
-    """All entries, each divided by the scale of its tensor's prior, in one tensor, wherever they live."""
-    # in float64: the smallest entries, divided by a scale, would vanish in float32
-    parts = [values.double().flatten() / scale for values, scale in fisher]
-    return torch.cat([part.to(parts[0].device) for part in parts]) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 
 from bitfreeze.bits import nested_centre, radius
-from bitfreeze.experiments.config import make_config, to_toml
+from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.environment import environment
 from bitfreeze.experiments.store import RunFolder
 from bitfreeze.experiments.stored import StoredRun, find_runs
+from bitfreeze.experiments.values import to_toml
 
 DEPTH = 20
 SHAPES = {"backbone.1.weight": (6, 5), "backbone.1.bias": (6,), "backbone.10.weight": (4, 6, 2)}

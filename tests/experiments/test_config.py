@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from bitfreeze.experiments.config import make_config, preset, to_toml
+from bitfreeze.experiments.config import make_config, preset
+from bitfreeze.experiments.values import to_toml
 from bitfreeze.methods import methods
 from bitfreeze.streams import streams
 

@@ -10,12 +10,13 @@ import pytest
 
 import bitfreeze
 from bitfreeze.experiments.checkpoint import load_checkpoint, save_checkpoint
-from bitfreeze.experiments.config import make_config, parse_options
+from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.engines import Local, RayCluster, Slurm, engines
 from bitfreeze.experiments.engines.ray_cluster import Keeper, read_files, run_on_node, write_files
 from bitfreeze.experiments.progress import SweepLines
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.sweep import sweep
+from bitfreeze.experiments.values import parse_options
 
 SMALL = ["training.epochs=2", "network.hidden=[16]"]
 LONG = ["training.epochs=60", "training.patience=60", "network.hidden=[64]"]

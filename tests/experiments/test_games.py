@@ -11,11 +11,12 @@ from cut_off import Cut, complete, cut_after, kill_at_random
 
 from bitfreeze.cli import main
 from bitfreeze.experiments import metrics
-from bitfreeze.experiments.config import make_config, parse_count
+from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.rows import finished_rows, to_csv
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
 from bitfreeze.experiments.table import summarise, to_markdown, to_page
+from bitfreeze.experiments.values import parse_count
 from bitfreeze.methods import methods
 
 pytest.importorskip("gymnasium", reason="needs the extra 'atari'")

@@ -5,7 +5,7 @@ import torch
 
 from bitfreeze import diagonal_fisher, information_gain
 from bitfreeze.methods import make_method
-from bitfreeze.methods.pull import fisher_batches
+from bitfreeze.methods.task_fisher import fisher_batches
 from bitfreeze.nets import build_network
 from bitfreeze.streams import TaskData, make_stream
 from bitfreeze.training import Settings, Training

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..experiments.checkpoint import seconds_since
-from ..experiments.config import Config, make_config, parse_count, parse_options, require_known
+from ..experiments.config import Config, make_config, require_known
 from ..experiments.engines import Engine, engines
 from ..experiments.progress import show_progress, show_sweep
 from ..experiments.rows import finished_rows
@@ -18,6 +18,7 @@ from ..experiments.store import RunFolder, runs_root
 from ..experiments.sweep import Outcome, distinct, grid_changes, parse_seeds, sweep
 from ..experiments.tensorboard import TensorBoard
 from ..experiments.torchrun import joined_ranks, on_first_of_node
+from ..experiments.values import parse_count, parse_options
 from .datasets import get_missing_data
 from .names import Name, print_table
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.resources import files
 from inspect import Parameter, signature
-from math import isfinite
-from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from ..methods import methods
 from ..nets import networks
 from ..streams import streams
 from .trainers import TRAINERS
+from .values import KINDS, fits, is_finite, parse_value
 
 
 @dataclass(frozen=True)
@@ -129,8 +128,8 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
 def _spelled(change: str) -> str:
     """Lists without spaces: a run has one name however its command was typed, and tables split variants at spaces."""
     path, _, text = change.partition("=")
-    value = _parse(text)
-    if not isinstance(value, list) or not _is_finite(value):
+    value = parse_value(text)
+    if not isinstance(value, list) or not is_finite(value):
         return change
     return f"{path}={json.dumps(value, separators=(',', ':'), default=str)}"  # a date is a word here
 
@@ -192,13 +191,13 @@ def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[
     require_known(f"setting of {part}", name, parts[part])
     hint = method_hints[name] if part == "method" else type(parts[part][name])
     kinds = get_args(hint) or (hint,)
-    new = text if str in kinds and text != "none" else _parse(text)  # labels=true means the word
-    if not any(_fits(new, kind) for kind in kinds):
+    new = text if str in kinds and text != "none" else parse_value(text)  # labels=true means the word
+    if not any(fits(new, kind) for kind in kinds):
         words = " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
         raise ValueError(f"{path} must be {words}, got {text!r}")
     if isinstance(new, list):
         _require_like(path, new, parts[part][name])
-    if not _is_finite(new):
+    if not is_finite(new):
         raise ValueError(f"{path} must be finite, got {text!r}")
     parts[part][name] = new
 
@@ -207,57 +206,9 @@ def _require_like(path: str, new: list[Any], old: Any) -> None:
     """Entries of the kinds that the list had."""
     kinds = list(dict.fromkeys(type(entry) for entry in old or ()))
     for entry in new if kinds else ():
-        if not any(_fits(entry, kind) for kind in kinds):
+        if not any(fits(entry, kind) for kind in kinds):
             words = " or ".join(KINDS[kind] for kind in kinds if kind in KINDS)
             raise ValueError(f"each entry of {path} must be {words}, such as {json.dumps(old[0])}; got {entry!r}")
-
-
-KINDS = {
-    bool: "true or false", int: "a whole number", float: "a number", str: "a word", list: "a list", NoneType: "none",
-}  # fmt: skip
-
-
-def _fits(value: Any, kind: type) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-
-
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_finite(entry) for entry in value)
-    return not isinstance(value, float) or isfinite(value)
-
-
-def _parse(text: str) -> Any:
-    """A TOML value; a bare word is a string."""
-    if text == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def parse_options(options: Iterable[str]) -> dict[str, Any]:
-    """``name=value`` each."""
-    found = {}
-    for option in options:
-        name, equals, text = option.partition("=")
-        if not (name and equals):
-            raise ValueError(f"an option is written name=value, got {option!r}")
-        found[name] = _parse(text)
-    return found
-
-
-def parse_count(text: str) -> int:
-    """``10M``, ``200k`` or a plain number."""
-    units = {"k": 1000, "M": 1_000_000}
-    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    try:
-        return round(float(number) * unit)
-    except (ValueError, OverflowError):  # no number, or an infinite one
-        raise ValueError(f"{text!r} is no number of steps: write 200k, 10M or 50000") from None
 
 
 def require_known(kind: str, name: str, known: Mapping[str, Any] | Iterable[str]) -> None:
@@ -267,14 +218,3 @@ def require_known(kind: str, name: str, known: Mapping[str, Any] | Iterable[str]
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(names) or 'none'}"
         raise ValueError(f"there is no {kind} {name!r}: {hint}")
-
-
-def to_toml(table: Mapping[str, Any]) -> str:
-    """A table of plain values and tables of such, as TOML. None, which TOML lacks, is left out."""
-    plain = [f"{key} = {json.dumps(value)}" for key, value in table.items() if _is_plain(value)]
-    tables = [f"\n[{key}]\n{to_toml(value)}" for key, value in table.items() if isinstance(value, Mapping)]
-    return "\n".join([*plain, *tables]) + ("\n" if plain and not tables else "")
-
-
-def _is_plain(value: Any) -> bool:
-    return value is not None and not isinstance(value, Mapping)

@@ -15,8 +15,9 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from .config import Config, to_toml
+from .config import Config
 from .environment import environment
+from .values import to_toml
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]

@@ -14,8 +14,8 @@ from ..nets import MultiHead
 from ..rules import Rules
 from ..streams import Task, TaskData
 from .method import Method, Record
-from .pull import fisher_batches, require_fisher_options
 from .registry import register_method
+from .task_fisher import fisher_batches, require_fisher_options
 
 RULES: dict[str, Callable[[], Rules]] = {
     "strict": Rules.strict,

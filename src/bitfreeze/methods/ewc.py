@@ -9,8 +9,9 @@ from ..nets import MultiHead
 from ..parameters import find_parameters
 from ..streams import Task, TaskData
 from .method import Method, Record
-from .pull import Named, nbytes, pull, require_fisher_options, require_strength, task_fisher
+from .pull import Named, nbytes, pull, require_strength
 from .registry import register_method
+from .task_fisher import require_fisher_options, task_fisher
 
 
 @register_method

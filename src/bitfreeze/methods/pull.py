@@ -1,17 +1,11 @@
-"""A quadratic pull towards earlier weights, and the Fisher that says how strong it is for each of them."""
+"""A quadratic pull towards earlier weights."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from ..distributed import world
-from ..fisher import diagonal_fisher
-from ..fisher.labels import require_kind
-from ..streams import Split, Task, TaskData
-from .method import Method
 
 Named = dict[str, Tensor]  # a tensor for each parameter, under its name
 
@@ -39,26 +33,6 @@ class _Pull(torch.autograd.Function):
         slope = ctx.saved_tensors
         torch._foreach_mul_(slope, outer)  # in place: autograd itself objects where a graph is gone through twice
         return None, None, *slope
-
-
-def task_fisher(method: Method, task: Task, data: TaskData, *, samples: int | None, labels: str, batch: int) -> Named:
-    """The diagonal Fisher of the whole network, heads too, at its weights as they are; 0 for the other tasks' heads."""
-    batches = fisher_batches(data.train, samples, batch)
-    return diagonal_fisher(method.net, batches, lambda x: method.logits(x, task), labels=labels)
-
-
-def fisher_batches(split: Split, samples: int | None, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's share of so many samples, drawn from all: the stored order may be that of the classes."""
-    drawn = split if samples is None else split.subset(torch.randperm(len(split))[:samples])
-    return drawn.share(world()).batches(batch)
-
-
-def require_fisher_options(samples: int | None, labels: str, batch: int) -> None:
-    require_kind(labels)
-    if batch < 1:
-        raise ValueError(f"fisher_batch={batch} will not do: give at least 1")
-    if samples is not None and samples < 1:
-        raise ValueError(f"samples={samples} leaves nothing for the Fisher: give at least 1, or none for all there are")
 
 
 def require_strength(strength: float) -> None:

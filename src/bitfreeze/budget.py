@@ -1,0 +1,37 @@
+"""The prior that freezes a given share of the bits in use at the first task."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from .bits import prior_for_budget
+from .distributed import Ranks
+from .tensor_state import TensorState
+
+
+def prior_of_first_task(
+    states: Mapping[str, TensorState], fisher: Mapping[str, Tensor], budget: float, ranks: Ranks
+) -> float:
+    """The prior at which this, the first task, freezes no more than the budget."""
+    any_state = next(iter(states.values()))
+    mine = [(fisher[name], state.prior_scale) for name, state in states.items() if state.layout.counts_here(ranks)]
+    scaled = in_one_scale(mine)
+    scaled = scaled[scaled > 0]
+    if not sum(ranks.gather(len(scaled))):
+        raise ValueError(
+            "every gradient of the log-likelihood is 0, so there is nothing to measure: the model may be saturated "
+            "(use labels='exact', or give a prior) or its output may not depend on the watched part"
+        )
+    prior, share = prior_for_budget(scaled, budget, any_state.depth, any_state.rules.gain, ranks.gather)
+    if abs(share - budget) > 0.05 * budget:
+        warnings.warn(f"the budget of {budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3)
+    return prior
+
+
+def in_one_scale(fisher: Iterable[tuple[Tensor, float]]) -> Tensor:
+    """All entries, each divided by the scale of its tensor's prior, in one tensor, wherever they live."""
+    # in float64: the smallest entries, divided by a scale, would vanish in float32
+    parts = [values.double().flatten() / scale for values, scale in fisher]
+    return torch.cat([part.to(parts[0].device) for part in parts]) if parts else torch.empty(0, dtype=torch.float64)
