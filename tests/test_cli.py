@@ -16,18 +16,6 @@ from bitfreeze.streams import streams
 SMALL = ["--set", "training.epochs=2", "network.hidden=[16]"]
 
 
-@pytest.fixture
-def type_in(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
-
-    def command(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["bitfreeze", *words])
-        main()
-        return capsys.readouterr().out
-
-    return command
-
-
 def test_a_run_ends_with_its_row_and_where_it_is_kept(type_in, tmp_path):
     out = type_in("run", "digits5", "--method", "ft", *SMALL)
     assert "| method | variant | seeds | ACC | BWT |" in out

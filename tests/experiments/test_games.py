@@ -3,13 +3,11 @@
 import csv
 import io
 import json
-import sys
 from statistics import mean, stdev
 
 import pytest
 from cut_off import Cut, complete, cut_after, kill_at_random
 
-from bitfreeze.cli import main
 from bitfreeze.experiments import metrics
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.rows import finished_rows, to_csv
@@ -201,18 +199,6 @@ def test_normalised_reward_is_from_random_play_to_the_best_of_the_compared_runs(
 
 
 # commands
-
-
-@pytest.fixture
-def type_in(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
-
-    def command(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["bitfreeze", *words])
-        main()
-        return capsys.readouterr().out
-
-    return command
 
 
 def test_commands_run_show_and_play(type_in, tmp_path):

@@ -1,6 +1,7 @@
 """Uncertainty-guided Bayesian networks: prior, learning rates, and the faults of the released code."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -8,11 +9,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributions import Categorical, MixtureSameFamily, Normal, kl_divergence
 
-from bitfreeze.methods import Batch, make_method
+import bayesian_tasks
+from bayesian_tasks import first_batch
+from bitfreeze.methods import make_method
 from bitfreeze.methods.ucb import log_mixture, mean_log_density
-from bitfreeze.nets import MultiHead, build_network
-from bitfreeze.streams import make_stream
-from bitfreeze.training import Settings, Training, accuracy
+from bitfreeze.training import accuracy
 
 NO_DIVERGENCE = {"log_q": 0.0, "log_p": 0.0}
 SHARED = ["backbone.1.weight", "backbone.1.bias"]
@@ -23,21 +24,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-def prepare(backbone: nn.Module | None = None, features: int = 16, **options):
-    stream = make_stream("digits5")
-    classes = [task.classes for task in stream.tasks]
-    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, classes)
-    if backbone is not None:
-        net = MultiHead(backbone, features, classes)
-    method = make_method("ucb", options)
-    return stream, net, method, method.build(net, stream.tasks)
-
-
-def learn(stream, method, net, task, epochs=2, lr=0.1):
-    data = stream.load(task)
-    for _ in Training(method, net, task, data, Settings(lr=lr, batch=32, epochs=epochs), seed=0).epochs():
-        pass
-    method.end_task(task, data)
+prepare, learn = partial(bayesian_tasks.prepare, "ucb"), partial(bayesian_tasks.learn, lr=0.1)
 
 
 def begin(stream, method, net, index):
@@ -45,11 +32,6 @@ def begin(stream, method, net, index):
     method.begin_task(task, stream.load(task))
     net.train()
     return task
-
-
-def first_batch(stream, index, size=40) -> Batch:
-    task = stream.tasks[index]
-    return Batch(*stream.load(task).train.take(slice(0, size)), task)
 
 
 def snapshot(net) -> dict[str, torch.Tensor]:

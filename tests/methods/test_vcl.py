@@ -1,5 +1,7 @@
 """Variational continual learning: its divergence, priors, loss and predictions against closed forms and brute force."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,11 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from bitfreeze.methods import Batch, make_method
+import bayesian_tasks
+from bayesian_tasks import first_batch
 from bitfreeze.methods import vcl as module
-from bitfreeze.nets import MultiHead, build_network
-from bitfreeze.streams import make_stream
-from bitfreeze.training import Settings, Training, accuracy
+from bitfreeze.training import accuracy
 
 NO_NOISE = float("-inf")
 
@@ -22,26 +23,7 @@ def _seed():
     torch.manual_seed(0)
 
 
-def prepare(backbone: nn.Module | None = None, features: int = 16, **options):
-    stream = make_stream("digits5")
-    classes = [task.classes for task in stream.tasks]
-    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, classes)
-    if backbone is not None:
-        net = MultiHead(backbone, features, classes)
-    method = make_method("vcl", options)
-    return stream, net, method, method.build(net, stream.tasks)
-
-
-def learn(stream, method, net, task, epochs=2, lr=0.01):
-    data = stream.load(task)
-    for _ in Training(method, net, task, data, Settings(lr=lr, batch=32, epochs=epochs), seed=0).epochs():
-        pass
-    method.end_task(task, data)
-
-
-def first_batch(stream, index=0, size=40) -> Batch:
-    task = stream.tasks[index]
-    return Batch(*stream.load(task).train.take(slice(0, size)), task)
+prepare, learn = partial(bayesian_tasks.prepare, "vcl"), partial(bayesian_tasks.learn, lr=0.01)
 
 
 def random_gaussian(size=50):
