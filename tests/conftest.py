@@ -1,10 +1,17 @@
 """Settings that all tests share."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from bitfreeze.data import datasets
+from bitfreeze.data.lock import locked
+
+PREPARE = Path(__file__).parents[2] / "shared" / "data" / "prepare.py"
 
 settings.register_profile("repeatable", deadline=None, database=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -24,3 +31,21 @@ def type_in(tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out
 
     return command
+
+
+@pytest.fixture
+def real_data(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The real files of these datasets: those of the data root, or else of ../shared, laid out once for all tests."""
+    names: tuple[str, ...] = request.param
+    absent = [d.name for d in datasets() if d.name in names and any(not f.find(d.folder()) for f in d.files)]
+    if not absent:
+        return names
+    if not PREPARE.exists():
+        pytest.skip(f"the data root has no {', '.join(absent)}: run `bitfreeze data get`, or set BITFREEZE_DATA")
+    root = request.config.cache.mkdir("data")
+    with locked(root / "lock", lambda: None):
+        done = subprocess.run([sys.executable, PREPARE, root, *names], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"../shared could not be laid out: {done.stderr.strip().splitlines()[-1]}")
+    monkeypatch.setenv("BITFREEZE_DATA", str(root))
+    return names

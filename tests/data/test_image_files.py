@@ -241,18 +241,10 @@ def test_mnist_in_the_place_of_fashion_mnist_is_refused(tmp_path: Path) -> None:
 # the real files, where there are any
 
 
-@pytest.fixture
-def real(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    (found,) = (entry for entry in data.status() if entry.name == name)
-    if found.state != "here":
-        pytest.skip(f"the data root has no {name}: run `bitfreeze data get {name}`, or set BITFREEZE_DATA")
-    return name
-
-
-@pytest.mark.parametrize("real", LOADERS, indirect=True)
+@pytest.mark.parametrize("real_data", [(name,) for name in LOADERS], indirect=True, ids=LOADERS)
 @pytest.mark.filterwarnings("ignore::bitfreeze.data.DataUnverified")
-def test_the_real_images(real: str) -> None:
+def test_the_real_images(real_data: tuple[str]) -> None:
+    (real,) = real_data
     images = LOADERS[real]()
     assert images.train_x.dtype == images.test_x.dtype == torch.uint8
     if real == "cifar10":  # digests are checked on the way; known are also the first labels: frog, truck, truck, deer

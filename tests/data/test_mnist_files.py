@@ -72,22 +72,15 @@ def test_records_are_complete(dataset: data.Dataset) -> None:
     assert {path for download in dataset.downloads for path in download.files} <= {file.path for file in dataset.files}
 
 
-@pytest.fixture
-def real(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    (found,) = (entry for entry in data.status() if entry.name == name)
-    if found.state != "here":
-        pytest.skip(f"the data root has no {name}: run `bitfreeze data get {name}`, or set BITFREEZE_DATA")
-    return name
-
-
-@pytest.mark.parametrize("real", LOADERS, indirect=True)
-def test_the_real_files_are_what_the_record_says(real: str) -> None:
+@pytest.mark.parametrize("real_data", [(name,) for name in LOADERS], indirect=True, ids=LOADERS)
+def test_the_real_files_are_what_the_record_says(real_data: tuple[str]) -> None:
+    (real,) = real_data
     assert {file.state for file in data.verify(real).files} == {"sound"}
 
 
-@pytest.mark.parametrize("real", LOADERS, indirect=True)
-def test_the_real_images(real: str) -> None:
+@pytest.mark.parametrize("real_data", [(name,) for name in LOADERS], indirect=True, ids=LOADERS)
+def test_the_real_images(real_data: tuple[str]) -> None:
+    (real,) = real_data
     images = LOADERS[real]()
     assert images.train_x.shape == (60000, 28, 28)
     assert images.test_x.shape == (10000, 28, 28)

@@ -1,8 +1,5 @@
 """Streams: counts, labels and orders as the benchmarks define them."""
 
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,9 +8,7 @@ from bitfreeze.streams import Split, make_stream, streams
 from bitfreeze.streams.permuted import pixel_order
 from bitfreeze.streams.stream import hold_out, shuffled, validation_of
 
-needs_mnist = pytest.mark.skipif(
-    not Path(os.environ.get("BITFREEZE_DATA", "nowhere"), "mnist").is_dir(), reason="BITFREEZE_DATA holds no MNIST"
-)
+needs_mnist = pytest.mark.parametrize("real_data", [("mnist",)], indirect=True, ids=["mnist"])
 
 
 def test_every_stream_is_listed_with_a_description():
@@ -92,6 +87,7 @@ def test_pixel_orders_are_permutations_and_differ():
 
 
 @needs_mnist
+@pytest.mark.usefixtures("real_data")
 def test_mnist5_counts():
     stream = make_stream("mnist5")
     counts = [(len(stream.load(t).train), len(stream.load(t).test)) for t in stream.tasks]
@@ -107,6 +103,7 @@ def test_pmnist_cut_short_has_the_first_tasks_of_the_whole():
 
 
 @needs_mnist
+@pytest.mark.usefixtures("real_data")
 def test_pmnist_permutes_each_image_alike_and_the_paper_starts_with_plain_mnist():
     released, paper = make_stream("pmnist"), make_stream("pmnist", first="identity")
     plain = paper.load(paper.tasks[0]).test
