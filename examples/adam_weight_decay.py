@@ -48,7 +48,7 @@ def run(protect: bool, seed: int = 0) -> list[list[float]]:
     attachment = blip.attach() if protect else None  # AdamW is made anew for each task: no matter
     tasks, matrix = make_tasks(), []
     for task, (x, y, _, _) in enumerate(tasks):
-        # only what this task trains: weight decay would shrink the heads of earlier tasks, which nothing protects
+        # only what this task trains: a head whose gradients are 0 rather than None would be shrunk by weight decay
         trained = [*model.backbone.parameters(), *model.heads[task].parameters()]
         optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.05)
         for _ in range(EPOCHS):

@@ -72,6 +72,7 @@ def test_loading_works_in_any_order_and_before_attaching() -> None:
     other.load_state_dict(weights)
     resumed.attach()
     assert_same(resumed.intervals()["backbone.0.weight"], blip.intervals()["backbone.0.weight"])
+    train_sgd(other, 1, steps=1)
     shift(other)
     train_sgd(other, 1, steps=1)
     assert_inside(resumed)
@@ -234,3 +235,37 @@ def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
     state = blip.state_dict()
     with pytest.raises(ValueError, match="rename gives two saved tensors the same name"):
         blip.load_state_dict(state, rename=lambda name: "backbone.0.weight")
+
+
+def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step() -> None:
+    """Forgotten model weights would be clipped into the intervals of others, and all that was learned be lost."""
+    model, blip = protected()
+    stranger = Net(seed=1)
+    fresh = BLIP(stranger, budget=0.3)
+    fresh.load_state_dict(blip.state_dict())
+    fresh.attach()
+    train_sgd(model, 1, steps=1)  # a step of others is no reason to look
+    before = [parameter.detach().clone() for parameter in stranger.parameters()]
+    with pytest.raises(RuntimeError, match="lies outside the intervals of the state that was loaded: load the weights"):
+        train_sgd(stranger, 1)
+    assert all(torch.equal(was, now) for was, now in zip(before, stranger.parameters(), strict=True))
+    stranger.load_state_dict(model.state_dict())  # after the state is as good as before it
+    train_sgd(stranger, 1)
+    assert_inside(fresh)
+
+
+def test_clamping_says_that_weights_are_meant_to_be_clipped() -> None:
+    _, blip = protected()
+    stranger = Net(seed=1)
+    fresh = BLIP(stranger, budget=0.3)
+    fresh.load_state_dict(blip.state_dict())
+    fresh.attach()
+    fresh.clamp_()
+    train_sgd(stranger, 1)
+    assert_inside(fresh)
+
+
+def test_it_prints_how_far_it_is() -> None:
+    _, blip = protected()
+    entries = sum(parameter.numel() for parameter in blip.model.parameters())
+    assert repr(blip) == f"BLIP({entries:,} parameters of 20 bits, 1 tasks, {blip.capacity():.1%} frozen)"

@@ -22,7 +22,8 @@ def test_a_run_ends_with_its_row_and_where_it_is_kept(type_in, tmp_path):
     assert out.count("| ft |") == 1
     assert f"kept in {tmp_path / 'digits5'}" in out
     again = type_in("run", "digits5", "--method", "ft", *SMALL)
-    assert again.splitlines()[-3:] == out.splitlines()[-3:]  # the same row: nothing was done again
+    assert again.splitlines()[-2] == out.splitlines()[-2]  # the same row: nothing was done again
+    assert again.splitlines()[-1] == f"finished before; {out.splitlines()[-1]}"
 
 
 def test_table_and_show_tell_of_what_was_run(type_in, tmp_path):

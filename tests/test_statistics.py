@@ -93,6 +93,10 @@ def test_they_are_held_when_a_state_is_loaded_into_a_new_blip() -> None:
     blip.consolidate([make_task(0)])
     other = network(nn.BatchNorm1d(8))
     other.load_state_dict(model.state_dict())
+    with pytest.warns(UserWarning, match="running statistics"):
+        free = BLIP(other)
+    with pytest.raises(ValueError, match=r"other settings \(freeze_statistics=True there, False here\)"):
+        free.load_state_dict(blip.state_dict())
     BLIP(other, freeze_statistics=True).load_state_dict(blip.state_dict())
     before = statistics(other)
     learn(other, 1)

@@ -72,6 +72,7 @@ class BLIP:
         self._states: dict[str, TensorState] = {}
         self._absent: dict[str, TensorState] = {}  # of parameters that the model does not have just now
         self._underway = False  # whether a step has been made since attach()
+        self._just_loaded = False  # whether a state was taken up and no step made since
         self._attachments: list[Attachment] = []
         require_float(self._slots())
         self._warn_of_statistics()
@@ -111,6 +112,9 @@ class BLIP:
         if not self._underway:
             self._underway = True
             self._widen()
+        if self._just_loaded and _held_by(optimizer, self._states):
+            self._require_own_weights()
+            self._just_loaded = False
         if self.rules.straight_through:
             held = _held_by(optimizer, self._states)
             if held and has_closure:
@@ -244,7 +248,8 @@ class BLIP:
         """Take up a saved state. ``rename`` maps saved parameter names to those of this model. Load the model's own
         weights as usual; parameters that the state does not know start at their own task 1."""
         require_state(state)
-        mine, theirs = self._settings(), state["settings"]
+        mine = self._settings()
+        theirs = {"freeze_statistics": self.freeze_statistics, **state["settings"]}  # which older states do not tell
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
@@ -259,12 +264,17 @@ class BLIP:
         self._absent = {
             name: TensorState(Slot(name), self.depth, self.rules, **saved) for name, saved in state["absent"].items()
         }
-        self.prior, self.tasks = state["prior"], state["tasks"]
+        self.prior, self.tasks, self._just_loaded = state["prior"], state["tasks"], True
         self._hold_statistics()
 
     def _settings(self) -> dict[str, Any]:
         measure = {"budget": self.budget} if self.given_prior is None else {"prior": self.given_prior}
-        return {"bits": self.depth, "bound": self.bound, **measure, **asdict(self.rules)}
+        own = {"bits": self.depth, "bound": self.bound, "freeze_statistics": self.freeze_statistics}
+        return {**own, **measure, **asdict(self.rules)}
+
+    def __repr__(self) -> str:
+        entries = sum(slot.parameter.numel() for slot in self._slots())
+        return f"BLIP({entries:,} parameters of {self.depth} bits, {self.tasks} tasks, {self.capacity():.1%} frozen)"
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""
@@ -366,6 +376,17 @@ class BLIP:
             state.after_step_()
         return before
 
+    def _require_own_weights(self) -> None:
+        """The first step after a state was loaded would clip weights that do not belong to it."""
+        if self.rules.centre == "rounded_before":
+            return  # Algorithm 1 itself leaves parameters outside until the next clip
+        for name, state in self._states.items():
+            if state.bits is not None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
+                raise RuntimeError(
+                    f"'{name}' lies outside the intervals of the state that was loaded: load the weights that the "
+                    "model had then too, or call blip.clamp_() if it is meant to be clipped"
+                )
+
     def _require_health(self) -> None:
         """Every step since the last task has left finite entries, also where the clamp has hidden that."""
         for state in self._states.values():
@@ -390,7 +411,10 @@ class BLIP:
         if not active:
             return "no optimizer is attached, so call blip.attach() before training (or blip.clamp_() after each step)"
         if not any(attachment.steps for attachment in active):
-            return "no attached optimizer has made a step since the last task, so attach() to the one that trains"
+            return (
+                "no attached optimizer has made a step since the last task, so attach() to the one that trains, or "
+                "call blip.clamp_() if weights were restored or edited"
+            )
         return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
 
 

@@ -90,8 +90,9 @@ class Consolidation:
     def __str__(self) -> str:
         width = max(len(name) for name in self.tensors)
         lines = [
-            f"task {self.task}: {self.share:.1%} of the bits in use frozen, {self.used:.1%} of all; room for about "
-            f"{self.forecast:.1f} more like it (prior {self.prior:.3g}, {self.samples} samples, {self.seconds:.2f} s)",
+            f"task {self.task}: froze {self.share:.1%} of the bits in use; {self.used:.1%} of all are frozen now, "
+            f"room for about {self.forecast:.1f} more like it "
+            f"(prior {self.prior:.3g}, {self.samples} samples, {self.seconds:.2f} s)",
             f"  {'tensor':{width}}  {'entries':>10}  {'bits/entry':>10}  {'new':>6}  {'left':>6}  {'full':>8}  Fisher",
         ]
         for r in self.tensors.values():

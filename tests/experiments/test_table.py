@@ -138,7 +138,7 @@ def test_columns_in_which_nothing_stands_are_left_out(root):
     rows = finished_rows(root, "mnist5")
     assert "paper ACC" in grid(summarise(rows, "mnist5"))[0]
     assert "paper ACC" not in grid(summarise([row for row in rows if row["method"] == "ft"], "mnist5"))[0]
-    assert grid(summarise(rows, "mnist5", "ft"), "ft")[0][-1] == "ACC to ft"
+    assert grid(summarise(rows, "mnist5", "ft"), "ft")[0][-1] == "ACC to ft (± 95 %)"
 
 
 def test_a_page_has_protocol_and_versions(root):

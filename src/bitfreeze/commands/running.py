@@ -68,6 +68,7 @@ class Run:
 
     def _lead(self, config: Config) -> None:
         place = runs_root() / config.name
+        finished = RunFolder(place).result() is not None
         with show_progress() as progress:
             listeners = [progress, *([TensorBoard(place / "tensorboard")] if self.tensorboard else [])]
             try:
@@ -81,7 +82,8 @@ class Run:
                 raise OSError(f"{error}; what was there before has been kept") from error
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] == config.command]
         print_table(mine, self.stream)
-        print(f"kept in {place}; beside other runs: bitfreeze table {self.stream}")
+        kept = f"kept in {place}; beside other runs: bitfreeze table {self.stream}"
+        print(f"finished before; {kept}" if finished else kept)
 
     def _besides(self) -> str:
         """What was given that is no setting of the run."""

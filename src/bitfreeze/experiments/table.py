@@ -159,7 +159,7 @@ def grid(lines: Lines, against: str = "") -> tuple[list[str], list[list[str]]]:
     columns = [line.cells() for line in lines]
     if against:
         columns = [
-            {**cells, f"{line.figure} to {against}": _plus_minus(line.difference)}
+            {**cells, f"{line.figure} to {against} (± 95 %)": _plus_minus(line.difference)}
             for cells, line in zip(columns, lines, strict=True)
         ]
     every = list(dict.fromkeys(name for cells in columns for name in cells))
