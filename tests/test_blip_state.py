@@ -237,13 +237,19 @@ def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
         blip.load_state_dict(state, rename=lambda name: "backbone.0.weight")
 
 
+def stranger_with(state: dict[str, Any]) -> tuple[Net, BLIP]:
+    """A network whose weights are others than those that the state was saved with."""
+    model = Net(seed=1)
+    blip = BLIP(model, budget=0.3)
+    blip.load_state_dict(state)
+    blip.attach()
+    return model, blip
+
+
 def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step() -> None:
     """Forgotten model weights would be clipped into the intervals of others, and all that was learned be lost."""
     model, blip = protected()
-    stranger = Net(seed=1)
-    fresh = BLIP(stranger, budget=0.3)
-    fresh.load_state_dict(blip.state_dict())
-    fresh.attach()
+    stranger, fresh = stranger_with(blip.state_dict())
     train_sgd(model, 1, steps=1)  # a step of others is no reason to look
     before = [parameter.detach().clone() for parameter in stranger.parameters()]
     with pytest.raises(RuntimeError, match="lies outside the intervals of the state that was loaded: load the weights"):
@@ -255,11 +261,7 @@ def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step() -
 
 
 def test_clamping_says_that_weights_are_meant_to_be_clipped() -> None:
-    _, blip = protected()
-    stranger = Net(seed=1)
-    fresh = BLIP(stranger, budget=0.3)
-    fresh.load_state_dict(blip.state_dict())
-    fresh.attach()
+    stranger, fresh = stranger_with(protected()[1].state_dict())
     fresh.clamp_()
     train_sgd(stranger, 1)
     assert_inside(fresh)
@@ -267,5 +269,5 @@ def test_clamping_says_that_weights_are_meant_to_be_clipped() -> None:
 
 def test_it_prints_how_far_it_is() -> None:
     _, blip = protected()
-    entries = sum(parameter.numel() for parameter in blip.model.parameters())
-    assert repr(blip) == f"BLIP({entries:,} parameters of 20 bits, 1 tasks, {blip.capacity():.1%} frozen)"
+    assert repr(BLIP(Net())) == "BLIP(bits=20, budget=0.1, prior=None, tasks=0)"
+    assert repr(blip) == f"BLIP(bits=20, budget=0.3, prior={blip.prior}, tasks=1)"

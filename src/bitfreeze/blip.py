@@ -171,7 +171,8 @@ class BLIP:
             )  # fmt: skip
             prior = self.prior
             if prior is None:
-                prior = prior_of_first_task(self._states, estimate.values, self.budget, ranks)
+                gain = self.rules.gain
+                prior = prior_of_first_task(self._states, estimate.values, self.budget, self.depth, gain, ranks)
             after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
         except BaseException:
             self._put_back(mended)
@@ -273,8 +274,8 @@ class BLIP:
         return {**own, **measure, **asdict(self.rules)}
 
     def __repr__(self) -> str:
-        entries = sum(slot.parameter.numel() for slot in self._slots())
-        return f"BLIP({entries:,} parameters of {self.depth} bits, {self.tasks} tasks, {self.capacity():.1%} frozen)"
+        # nothing that ranks would have to do together: one of them may print, or a debugger
+        return f"BLIP(bits={self.depth}, budget={self.budget}, prior={self.prior}, tasks={self.tasks})"
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""

@@ -12,10 +12,9 @@ from .tensor_state import TensorState
 
 
 def prior_of_first_task(
-    states: Mapping[str, TensorState], fisher: Mapping[str, Tensor], budget: float, ranks: Ranks
+    states: Mapping[str, TensorState], fisher: Mapping[str, Tensor], budget: float, depth: int, gain: str, ranks: Ranks
 ) -> float:
     """The prior at which this, the first task, freezes no more than the budget."""
-    any_state = next(iter(states.values()))
     mine = [(fisher[name], state.prior_scale) for name, state in states.items() if state.layout.counts_here(ranks)]
     scaled = in_one_scale(mine)
     scaled = scaled[scaled > 0]
@@ -24,7 +23,7 @@ def prior_of_first_task(
             "every gradient of the log-likelihood is 0, so there is nothing to measure: the model may be saturated "
             "(use labels='exact', or give a prior) or its output may not depend on the watched part"
         )
-    prior, share = prior_for_budget(scaled, budget, any_state.depth, any_state.rules.gain, ranks.gather)
+    prior, share = prior_for_budget(scaled, budget, depth, gain, ranks.gather)
     if abs(share - budget) > 0.05 * budget:
         warnings.warn(f"the budget of {budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3)
     return prior
