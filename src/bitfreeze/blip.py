@@ -24,12 +24,13 @@ from .consolidation import Consolidation, report_tensors
 from .distributed import world
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
-from .parameters import Slot, Watch, find_parameters, require_finite, require_float, watched_modules
+from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
 from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state
 from .rules import Rules
 from .sharding import require_supported, reshard
 from .statistics import hold_in_eval, with_running_statistics
 from .tensor_state import TensorState
+from .whereabouts import put_back, require_healthy, require_inside, require_own_weights
 
 
 class BLIP:
@@ -113,7 +114,7 @@ class BLIP:
             self._underway = True
             self._widen()
         if self._just_loaded and _held_by(optimizer, self._states):
-            self._require_own_weights()
+            require_own_weights(self._states, self.rules)
             self._just_loaded = False
         if self.rules.straight_through:
             held = _held_by(optimizer, self._states)
@@ -163,7 +164,8 @@ class BLIP:
         try:
             with ranks.together():
                 self._bind()
-                mended = self._require_inside(outside)
+                require_healthy(self._states)
+                mended = require_inside(self._states, self.rules, outside, self._likely_cause())
             require_equal_on(ranks, self._states.values())
             estimate = fisher_information.estimate(
                 self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
@@ -175,7 +177,7 @@ class BLIP:
                 prior = prior_of_first_task(self._states, estimate.values, self.budget, self.depth, gain, ranks)
             after = {name: state.after_task(estimate.values[name], prior) for name, state in self._states.items()}
         except BaseException:
-            self._put_back(mended)
+            put_back(self._states, mended)
             self._states, self._absent = before
             raise
         for state in after.values():
@@ -354,58 +356,6 @@ class BLIP:
                 "attach() without one"
             )
         return optimizer
-
-    def _require_inside(self, outside: str) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Every parameter must be in its interval. Those that were mended are returned as they were before."""
-        if outside not in ("raise", "mend"):
-            raise ValueError(f"outside={outside!r} is not known: use 'raise' or 'mend'")
-        if self.rules.centre == "rounded_before":
-            outside = "mend"  # Algorithm 1 itself leaves parameters outside until the next clip
-        self._require_health()
-        found = {name: state.outside() for name, state in self._states.items()}
-        beyond = {name: worst for name, (count, worst) in found.items() if count}
-        if beyond and outside == "raise":
-            name = max(beyond, key=lambda n: beyond[n])
-            raise RuntimeError(
-                f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
-                f"{self._likely_cause()}; or pass outside='mend' to clamp them now"
-            )
-        before = {}
-        for name in beyond:
-            state = self._states[name]
-            before[name] = state.slot.local.detach().clone(), state.residual
-            state.after_step_()
-        return before
-
-    def _require_own_weights(self) -> None:
-        """The first step after a state was loaded would clip weights that do not belong to it."""
-        if self.rules.centre == "rounded_before":
-            return  # Algorithm 1 itself leaves parameters outside until the next clip
-        for name, state in self._states.items():
-            if state.bits is not None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
-                raise RuntimeError(
-                    f"'{name}' lies outside the intervals of the state that was loaded: load the weights that the "
-                    "model had then too, or call blip.clamp_() if it is meant to be clipped"
-                )
-
-    def _require_health(self) -> None:
-        """Every step since the last task has left finite entries, also where the clamp has hidden that."""
-        for state in self._states.values():
-            require_finite(state.slot)
-        sick = [name for name, state in self._states.items() if state.take_sickness()]
-        if sick:
-            raise ValueError(
-                f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
-                "after a step, which the clamp made finite: restore the last good weights, and look at the learning "
-                "rate and the data"
-            )
-
-    @torch.no_grad()
-    def _put_back(self, values: dict[str, tuple[Tensor, Tensor | None]]) -> None:
-        for name, (value, residual) in values.items():
-            state = self._states[name]
-            state.slot.local.copy_(value)
-            state.residual, state.rounded_version = residual, state.slot.local._version
 
     def _likely_cause(self) -> str:
         active = [attachment for attachment in self._attachments if attachment.active]

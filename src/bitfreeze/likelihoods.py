@@ -11,6 +11,7 @@ The Fisher information is the mean over samples of the squared gradient of log p
 The first axis of every tensor is the sample (n); class scores lie on the last (c).
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
@@ -225,6 +226,19 @@ def as_likelihood(output: Any) -> Likelihood:
             "any other layout return Categorical(logits) with the classes last"
         )
     return Categorical(logits)
+
+
+def warn_of_probabilities(output: Any) -> None:
+    """A softmax too many leaves a Fisher that looks well and is wrong; no logits are all shares that add up to 1."""
+    logits = getattr(output, "logits", output)
+    if isinstance(output, Likelihood) or not isinstance(logits, Tensor) or not logits.numel() or (logits < 0).any():
+        return
+    if bool(((logits.sum(-1) - 1).abs() < 1e-4).all()):
+        warnings.warn(
+            "forward returned numbers that look like probabilities (none below 0, each row adds up to 1), where class "
+            "logits are expected: leave the softmax out of forward",
+            stacklevel=2,
+        )
 
 
 def _sum_per_sample(x: Tensor) -> Tensor:

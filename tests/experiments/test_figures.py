@@ -187,7 +187,8 @@ def test_what_a_figure_cannot_be_drawn_of_is_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="tradeoff needs finished runs"):
         draw("tradeoff", [going])
     with pytest.raises(ValueError, match="workflow is of one run, and 2 match: name one"):
-        draw("workflow", [ft, blip])
+        draw("workflow", [ft, blip, blip])
+    assert draw("workflow", [ft, blip]).words == draw("workflow", [blip]).words  # the one that has bits
 
 
 def test_runs_of_before_values_or_bits_were_kept_are_drawn_all_the_same(tmp_path):

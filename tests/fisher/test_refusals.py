@@ -1,5 +1,7 @@
 """Each kind of bad input gets one exception that says what to do, and leaves everything as it was."""
 
+import warnings
+
 import pytest
 import torch
 from networks import WIDTH, inputs, network
@@ -212,3 +214,23 @@ def test_watch(model, x):
     refuses(ValueError, "watch is not part of the model", model, [x], watch=nn.Linear(2, 2))
     refuses(ValueError, "nothing to watch", model, [x], watch=[])
     refuses(TypeError, "watch must be a part of the model", model, [x], watch=[model[0].weight])
+
+
+def test_probabilities_in_place_of_logits_are_noticed(model, x):
+    with pytest.warns(UserWarning, match="look like probabilities .* leave the softmax out of forward"):
+        estimate(model, [x], lambda x: model(x).softmax(-1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        estimate(model, [x], lambda x: model(x).log_softmax(-1))
+        estimate(model, [x], lambda x: model(x).sigmoid())  # bounded, but no shares of a whole
+        estimate(model, [x], lambda x: Bernoulli(model(x)))
+
+
+def test_a_model_that_takes_more_than_the_input_is_told_of_forward(x):
+    class Headed(nn.Linear):
+        def forward(self, x, task):
+            return super().forward(x)
+
+    with pytest.raises(TypeError, match="missing 1 required") as caught:
+        estimate(Headed(WIDTH, 3).double(), [x])
+    assert "pass forward=, such as forward=lambda x: model(x, task)" in caught.value.__notes__[0]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..distributed import Ranks, world
-from ..likelihoods import Likelihood, as_likelihood
+from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities
 from ..parameters import Slot, Watch, find_parameters, require_float
 from ..sharding import as_one_process, require_supported
 from . import memory
@@ -93,7 +93,7 @@ def estimate(
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
     with as_one_process(model), undisturbed(model, slots), memory.memory_limit(memory_bytes):
-        run = _Run(slots, forward or model, labels, common_generator(generator, ranks), ranks)
+        run = _Run(slots, forward or _as_it_is(model), labels, common_generator(generator, ranks), ranks)
         with ranks.together():
             for batch in data if limit != 0 else ():
                 x, given = split_batch(batch)
@@ -158,7 +158,10 @@ class _Run:
     def add(self, x: Any, given: Any, limit: int | None) -> None:
         x = to_device(x, self.slots[0].parameter.device)
         with tapped(self.layers) as taps:
-            likelihood = as_likelihood(self.forward(x))
+            output = self.forward(x)
+        likelihood = as_likelihood(output)
+        if self.plan is None:
+            warn_of_probabilities(output)
         n = likelihood.rows
         if n == 0:
             return
@@ -252,6 +255,20 @@ class _Run:
 
 def _support_score(k: int, likelihood: Likelihood, labels: Any) -> Tensor:
     return likelihood.support(k)
+
+
+def _as_it_is(model: nn.Module) -> Callable[[Any], Any]:
+    def forward(x: Any) -> Any:
+        try:
+            return model(x)
+        except TypeError as error:
+            error.add_note(
+                "model(x) was called with a batch's input alone: if it takes more, pass forward=, such as "
+                "forward=lambda x: model(x, task)"
+            )
+            raise
+
+    return forward
 
 
 def _require_batches(data: Any, samples: int | None) -> None:

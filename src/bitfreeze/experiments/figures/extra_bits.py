@@ -9,7 +9,12 @@ from .registry import Drawing, register_figure
 from .style import BLUE, GREY, INK, ORANGE, SKY, grid_shape, headline
 
 
-@register_figure("extra_bits", "histogram of the bits that each task froze, never-frozen ones marked", of_one_run=True)
+@register_figure(
+    "extra_bits",
+    "histogram of the bits that each task froze, never-frozen ones marked",
+    of_one_run=True,
+    needs_bits=True,
+)
 def extra_bits(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -14,7 +14,7 @@ T = TypeVar("T")
 ROWS, COLUMNS, PIXELS = 6, 10, 160
 
 
-@register_figure("heatmaps", "frozen bits of each layer's weights after each task", of_one_run=True)
+@register_figure("heatmaps", "frozen bits of each layer's weights after each task", of_one_run=True, needs_bits=True)
 def heatmaps(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
 

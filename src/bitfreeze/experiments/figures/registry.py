@@ -27,6 +27,7 @@ class FigureRecord:
     name: str
     description: str
     of_one_run: bool  # or of all that are given, side by side
+    needs_bits: bool  # as they were after each task
     make: Callable[..., Drawing]
 
 
@@ -35,9 +36,11 @@ figures: dict[str, FigureRecord] = {}
 Maker = Callable[..., Drawing]
 
 
-def register_figure(name: str, description: str, *, of_one_run: bool = False) -> Callable[[Maker], Maker]:
+def register_figure(
+    name: str, description: str, *, of_one_run: bool = False, needs_bits: bool = False
+) -> Callable[[Maker], Maker]:
     def keep(make: Maker) -> Maker:
-        figures[name] = FigureRecord(name, description, of_one_run, make)
+        figures[name] = FigureRecord(name, description, of_one_run, needs_bits, make)
         return make
 
     return keep
@@ -53,6 +56,8 @@ def draw(name: str, runs: list[StoredRun], **options: Any) -> Drawing:
     found = sorted({run.stream for run in runs})
     if len(found) > 1:
         raise ValueError(f"{name} is of one stream, and these are runs of {' and '.join(found)}: name one")
+    if record.needs_bits:
+        runs = [run for run in runs if run.bits is not None] or runs[:1]
     if record.of_one_run and len(runs) > 1:
         some = "\n".join(f"  {run.folder.path}" for run in runs[:8])
         raise ValueError(f"{name} is of one run, and {len(runs)} match: name one, such as\n{some}")

@@ -25,7 +25,9 @@ class Step:
     value: float | None  # None where only centres were kept
 
 
-@register_figure("workflow", "one parameter: interval, information gain and bits after each task", of_one_run=True)
+@register_figure(
+    "workflow", "one parameter: interval, information gain and bits after each task", of_one_run=True, needs_bits=True
+)
 def workflow(run: StoredRun, parameter: str = "") -> Drawing:
     from matplotlib.figure import Figure
 
