@@ -10,7 +10,7 @@ from .. import data
 from ..experiments.config import Config
 from ..experiments.downloads import show_download
 from ..streams import streams
-from .names import Name
+from .common import Name
 
 
 @dataclass

@@ -15,7 +15,7 @@ from ..experiments.store import RunFolder, runs_root, write_aside
 from ..experiments.stored import find_runs
 from ..experiments.watch import watcher
 from ..streams import streams
-from .names import Name, Names, print_table
+from .common import Name, Names, print_table
 
 
 @dataclass

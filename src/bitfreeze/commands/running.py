@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from ..experiments.tensorboard import TensorBoard
 from ..experiments.torchrun import joined_ranks, on_first_of_node
 from ..experiments.values import parse_count, parse_options
 from .datasets import get_missing_data
-from .names import Name, print_table
+from .common import Name, print_table
 
 
 @dataclass
@@ -136,9 +135,9 @@ class Sweep:
             for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
         )
         require_known("engine", self.engine, engines)
-        with closing(engines[self.engine](self.address, self.workers, parse_options(self.engine_options))) as engine:
-            get_missing_data(configs[0])
-            outcomes = self._carry_out(configs, engine)
+        engine = engines[self.engine](self.address, self.workers, parse_options(self.engine_options))
+        get_missing_data(configs[0])
+        outcomes = self._carry_out(configs, engine)
         failed = [outcome for outcome in outcomes if outcome.error]
         commands = {config.command for config in configs}
         mine = [row for row in finished_rows(runs_root(), self.stream) if row["command"] in commands]

@@ -75,7 +75,7 @@ def distinct(configs: Iterable[Config]) -> list[Config]:
 
 
 def sweep(configs: list[Config], engine: Engine[Job], display: Display) -> list[Outcome]:
-    """Carry out all of these runs, each in a process of its own with one thread."""
+    """Carry out all of these runs, each in a process of its own with one thread, and close the engine."""
     outcomes: list[Outcome] = []
     going: dict[Job, Config] = {}
     told: set[str] = set()
