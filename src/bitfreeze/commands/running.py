@@ -18,8 +18,8 @@ from ..experiments.sweep import Outcome, distinct, grid_changes, parse_seeds, sw
 from ..experiments.tensorboard import TensorBoard
 from ..experiments.torchrun import joined_ranks, on_first_of_node
 from ..experiments.values import parse_count, parse_options
-from .datasets import get_missing_data
 from .common import Name, print_table
+from .datasets import get_missing_data
 
 
 @dataclass
