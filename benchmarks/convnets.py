@@ -13,6 +13,8 @@ from bitfreeze.nets import build_network
 from bitfreeze.nets.convolutions import ChannelsLast
 from bitfreeze.nets.dropout import Dropout, PoolReLU
 from bitfreeze.nets.mlp import Flatten
+from bitfreeze.nets.norms import TaskNorm
+from bitfreeze.nets.resnet import EverySecond
 
 CIFAR = {"channels": [64, 128, 256], "dropout": [0.2, 0.5]}
 
@@ -40,11 +42,38 @@ _PLAIN = {
 }
 
 
-def measure_convnet(rounds: int, steps: int = 3, batch: int = 32) -> float:
+def our_resnet18(size: int = 84, **options: object) -> nn.Module:
+    torch.manual_seed(0)
+    net = build_network({"kind": "resnet18", **options}, (3, size, size), [5])
+    return nn.Sequential(net.backbone, net.heads[0])
+
+
+def plain_resnet18(ours: nn.Module) -> nn.Module:
+    """torch's BatchNorm, strides in the pointwise convolutions, and channels where they usually are in memory."""
+    plain = copy.deepcopy(ours)
+    for path, module in list(plain.named_modules()):
+        if isinstance(module, TaskNorm):
+            plain.set_submodule(path, nn.BatchNorm2d(module.means.shape[1], affine=False))
+        elif isinstance(module, ChannelsLast | EverySecond):
+            plain.set_submodule(path, nn.Identity())
+    for block in plain[0].blocks:
+        for layer in block.shortcut:
+            if isinstance(layer, nn.Conv2d):
+                layer.stride = block.conv1.stride
+    return plain
+
+
+def measure_alexnet(rounds: int, steps: int = 3, batch: int = 32) -> float:
     """Steps of SGD with our layers by steps with torch's."""
     ours = our_alexnet()
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(20, (batch,))
     return ratio(_steps(ours, x, y, steps), _steps(plain_alexnet(ours), x, y, steps), rounds)[0]
+
+
+def measure_resnet18(rounds: int, batch: int = 32) -> float:
+    ours = our_resnet18()
+    x, y = torch.randn(batch, 3, 84, 84), torch.randint(5, (batch,))
+    return ratio(_steps(ours, x, y, 1), _steps(plain_resnet18(ours), x, y, 1), rounds)[0]
 
 
 def _steps(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> Callable[[], None]:

@@ -10,7 +10,7 @@ import sys
 
 import networks
 import torch
-from convnets import measure_convnet
+from convnets import measure_alexnet, measure_resnet18
 from growth import measure_bytes, measure_growth
 from loop import measure_loop
 from protocol import PARTS, measure_protocol
@@ -47,8 +47,10 @@ def main() -> None:
     ours = measure_fisher(networks.Transformer(), tokens, classes[:256], batch=64, rounds=3)
     _row("the same, 256 samples: 4-layer transformer on 64 tokens, batch 64", f"{ours:.2f}", "4", "")
 
-    ours = measure_convnet(rounds=10)
+    ours = measure_alexnet(rounds=10)
     _row("training step of the laboratory's AlexNet / of torch.nn's layers in the paper's order", f"{ours:.2f}", "", "")
+    ours = measure_resnet18(rounds=5)
+    _row("the same: ResNet-18 on 84x84", f"{ours:.2f}", "", "")
 
     saved, held = measure_bytes()
     _row("bytes of saved state a parameter", f"{saved:.2f}", "9", "")

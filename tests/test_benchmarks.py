@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from convnets import our_alexnet, plain_alexnet
+from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
 from loop import bare_epochs, first_rows, new_network, our_epochs
 from protocol import PARTS, Shares
 from released import Released
@@ -33,10 +33,22 @@ def test_both_sides_of_the_convolutional_step_are_the_same_network() -> None:
     plain = plain_alexnet(ours)
     assert [type(layer).__name__ for layer in plain][:5] == ["Conv2d", "ReLU", "Dropout", "MaxPool2d", "Conv2d"]
     assert [layer.p for layer in plain if isinstance(layer, torch.nn.Dropout)] == [0.2, 0.2, 0.5, 0.5, 0.5]
-    x, y = torch.randn(4, 3, 32, 32), torch.arange(4)
+    assert_same_loss_and_gradients(ours.eval(), plain.eval(), torch.randn(4, 3, 32, 32))
+
+
+def test_both_sides_of_the_residual_step_are_the_same_network() -> None:
+    ours = our_resnet18(size=32, width=0.125)
+    plain = plain_resnet18(ours)
+    kinds = {type(layer).__name__ for layer in plain.modules()}
+    assert "BatchNorm2d" in kinds
+    assert not kinds & {"TaskNorm", "ChannelsLast", "EverySecond"}
+    assert_same_loss_and_gradients(ours.double(), plain.double(), torch.randn(4, 3, 32, 32, dtype=torch.float64))
+
+
+def assert_same_loss_and_gradients(ours: torch.nn.Module, plain: torch.nn.Module, x: Tensor) -> None:
     found = []
     for net in (ours, plain):
-        loss = F.cross_entropy(net.eval()(x), y)
+        loss = F.cross_entropy(net(x), torch.arange(4))
         found.append([loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))])
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)

@@ -175,3 +175,10 @@ def test_none_may_be_said_where_an_option_allows_it():
 def test_a_command_survives_a_shell():
     config = make_config("control", "ft", changes=['stream.envs=["CartPole-v1?permute=1&gravity=20"]'])
     assert shlex.split(config.command)[-1] == 'stream.envs=["CartPole-v1?permute=1&gravity=20"]'
+
+
+def test_a_change_to_a_network_that_a_method_does_not_use_is_refused():
+    with pytest.raises(
+        ValueError, match=r"acl_r makes networks of its own, so network.hidden=\[7\] would change nothing"
+    ):
+        make_config("mnist5", "acl_r", changes=["training.epochs=5", "network.hidden=[7]"])

@@ -46,6 +46,8 @@ def make_games(root, method, shift=0.0):
     run.folder.events_written = 1  # go on after what is there
     for task, evaluated in enumerate(([20.0], [15.0 + shift, 8.0])):
         run.folder.event("random", task=task, score=10.0 * (1 - task))
+        # fewer games than at the end of the task before, so that has the last word; the new game is met here
+        run.folder.event("evaluation", task=task, steps=0, scores=[*[99.0] * task, 2.0])
         run.folder.event("evaluation", task=task, steps=500, scores=evaluated)
         run.folder.event("task", task=task, score=[value + 10 for value in evaluated])
     return run
@@ -54,15 +56,18 @@ def make_games(root, method, shift=0.0):
 def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     runs = [make_games(tmp_path, "ft"), make_games(tmp_path, "ft", 5.0)]
     pong, boxing = draw("rewards", runs).figure.axes[:2]
-    assert list(pong.lines[1].get_xdata()) == [0.5, 1, 1.5, 2]  # thousands
-    assert list(pong.lines[1].get_ydata()) == [20, 30, 15, 25]
-    assert list(boxing.lines[1].get_ydata()) == [8, 18]
+    assert list(pong.lines[1].get_xdata()) == [0, 0.5, 1, 1.5, 2]  # thousands
+    assert list(pong.lines[1].get_ydata()) == [2, 20, 30, 15, 25]
+    assert list(boxing.lines[1].get_ydata()) == [2, 8, 18]
     first, second = draw("reward", runs).figure.axes[0].lines
     # pong from 10 to the best of all, 30; boxing from 0 to 18
-    assert np.allclose(first.get_ydata(), [0.5, 1.0, 0.25 + 8 / 18, 0.75 + 1])
-    assert np.allclose(second.get_ydata(), [0.5, 1.0, 0.5 + 8 / 18, 1 + 1])
+    assert np.allclose(first.get_ydata(), [-0.4, 0.5, 1.0 + 2 / 18, 0.25 + 8 / 18, 0.75 + 1])
+    assert np.allclose(second.get_ydata(), [-0.4, 0.5, 1.0 + 2 / 18, 0.5 + 8 / 18, 1 + 1])
     with pytest.raises(ValueError, match="rewards needs runs of games"):
         draw("rewards", [make_run(tmp_path, "blip")])
+    runs[1].config["training"]["steps"] = 2000
+    with pytest.raises(ValueError, match="reward is of runs with the same games and steps"):
+        draw("reward", runs)
 
 
 def test_lines_of_sequence_are_means_over_seeds(tmp_path):

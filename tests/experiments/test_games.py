@@ -3,13 +3,17 @@
 import csv
 import io
 import json
+import shutil
+import subprocess
 from statistics import mean, stdev
 
+import numpy as np
 import pytest
 from cut_off import Cut, complete, cut_after, kill_at_random
 
 from bitfreeze.experiments import metrics
 from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.play import write_pictures
 from bitfreeze.experiments.rows import finished_rows, to_csv
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
@@ -219,6 +223,33 @@ def test_commands_run_show_and_play(type_in, tmp_path):
         type_in("play", str(folder), "--task", "2", "--after", "1")
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert next(event for event in events if event["event"] == "random")["scores"]
+
+
+def moving_square(count: int = 12) -> list[np.ndarray]:
+    frames = np.zeros((count, 32, 48, 3), np.uint8)
+    for k in range(count):
+        frames[k, 8:24, 2 * k : 2 * k + 16] = 255
+    return list(frames)
+
+
+def test_mp4_is_written_by_ffmpeg(tmp_path):
+    if shutil.which("ffmpeg") is None:
+        pytest.skip("ffmpeg is not installed")
+    write_pictures(moving_square(), tmp_path / "square.mp4")
+    found = subprocess.run(
+        ["ffmpeg", "-loglevel", "error", "-i", tmp_path / "square.mp4", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"],
+        capture_output=True, check=True,
+    ).stdout  # fmt: skip
+    seen = np.frombuffer(found, np.uint8).reshape(12, 32, 48, 3).astype(int)
+    assert np.abs(seen - np.array(moving_square())).mean() < 10  # it is compressed
+
+
+def test_pictures_that_cannot_be_written_say_what_can(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match=r"ffmpeg, .* is not installed: give a name that ends in \.gif"):
+        write_pictures(moving_square(), tmp_path / "square.mp4")
+    with pytest.raises(ValueError, match=r"square\.avi is neither \.gif nor \.mp4"):
+        write_pictures(moving_square(), tmp_path / "square.avi")
 
 
 def test_settings_of_games_are_listed_with_what_they_mean(type_in):

@@ -74,6 +74,8 @@ def test_overlap_is_the_mean_squared_cosine_of_all_pairs():
     s, p = torch.randn(5, 7), torch.randn(5, 7)
     expected = sum(F.cosine_similarity(a, b, dim=0).item() ** 2 for a in s for b in p) / 25
     assert overlap(s, p).item() == pytest.approx(expected, rel=1e-4)
+    for scale in (1e-3, 1.0, 1e3):
+        assert 0 <= overlap(scale * torch.randn(9, 2), torch.randn(9, 2)).item() <= 1
     same_direction = torch.randn(1, 7).expand(5, 7)
     assert overlap(same_direction, 3 * same_direction).item() == pytest.approx(1, abs=1e-4)
 

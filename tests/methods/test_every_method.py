@@ -24,7 +24,8 @@ class Watched(Split):
         return super().take(rows)
 
     def subset(self, rows):
-        """What a method keeps in a buffer is its own: reading that is no reading of the task's data."""
+        """What a method keeps in a buffer is its own: reading that again is no reading of the task's data."""
+        reads.append(self.owner)
         return Split(self.x[rows], self.y[rows], self.mean, self.std)
 
 
@@ -99,6 +100,38 @@ def test_heads_of_later_tasks_do_not_move_and_earlier_ones_only_if_the_record_sa
     assert any(own in k for k in moved)
     assert any(earlier in k for k in moved) == method.record.moves_old_heads
     assert all(own in k or earlier in k for k in moved)
+
+
+@pytest.mark.parametrize("name", methods)
+def test_weight_decay_leaves_the_heads_of_other_tasks_alone_or_is_refused(name):
+    stream, _, net = prepare("ft")
+    method = make_method(name, {"weight_decay": 0.1})
+    if name in ("hat", "vcl", "ucb"):
+        with pytest.raises(ValueError, match="weight_decay"):
+            method.build(net, stream.tasks)
+        return
+    net = method.build(net, stream.tasks)
+    learn(stream, method, net, stream.tasks[0])
+    before = weights(net)
+    learn(stream, method, net, stream.tasks[1])
+    moved = {k for k, value in weights(net).items() if "heads." in k and not torch.equal(before[k], value)}
+    assert any("heads.1." in k for k in moved)
+    assert method.record.moves_old_heads or all("heads.1." in k for k in moved)
+
+
+@pytest.mark.parametrize("name", methods)
+def test_tasks_may_have_unlike_numbers_of_classes(name):
+    torch.manual_seed(0)
+    digits, classes = make_stream("digits5"), (2, 5, 3)
+    tasks = tuple(dataclasses.replace(digits.tasks[k], classes=count) for k, count in enumerate(classes))
+    method = make_method(name, {})
+    net = method.build(build_network({"kind": "mlp", "hidden": [8]}, digits.shape, classes), tasks)
+    for task in tasks:
+        train = digits.load(digits.tasks[task.index]).train.subset(torch.arange(60))
+        split = Split(train.x, torch.arange(60) % task.classes, train.mean, train.std)
+        learn(digits, method, net, task, TaskData(split, split, split))
+    x, _ = split.take(torch.arange(4))
+    assert [list(method.logits(x, task).shape) for task in tasks] == [[4, count] for count in classes]
 
 
 @pytest.mark.parametrize("name", methods)

@@ -339,6 +339,17 @@ class Residual(nn.Module):
         return x
 
 
+class Shortcut(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def tied() -> nn.Sequential:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    layers[2].weight = layers[0].weight
+    return layers
+
+
 @pytest.mark.parametrize(
     ("backbone", "sentence"),
     [
@@ -348,6 +359,9 @@ class Residual(nn.Module):
         (nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4, elementwise_affine=False)), "with a LayerNorm"),
         (nn.Sequential(nn.Conv2d(4, 4, 1, groups=2)), "grouped convolution"),
         (nn.Sequential(*[nn.Linear(4, 4)] * 2), "used twice"),
+        (tied(), "used twice"),
+        (Shortcut(nn.Linear(4, 4)), "this backbone is a Shortcut"),
+        (nn.Sequential(nn.Linear(4, 4), Shortcut(nn.Linear(4, 4))), "this backbone is a Shortcut"),
         (nn.Sequential(nn.Flatten()), "nothing to gate"),
     ],
 )

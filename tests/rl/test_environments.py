@@ -7,6 +7,7 @@ from bitfreeze.rl import World, at_random, derived_seed, game_scores
 from bitfreeze.rl.games import ATARI6, games
 
 pytest.importorskip("ale_py", reason="needs the extra 'atari'")
+from bitfreeze.rl.atari import STACK, rom_of
 
 
 def play(environments, steps: int, seed: int = 3):
@@ -55,6 +56,58 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     ours.close()
 
 
+def test_a_game_that_is_over_begins_anew_within_the_step():
+    """Three lives again, zeros in place of the old game's frames, and nothing of it ends the new game's episode."""
+    ours = World("ALE/SpaceInvaders-v5").make(1)
+    over_at, before = None, None
+    for number, (seen, step, _) in enumerate(play(ours, 700)):
+        if step is not None and over_at is None and step.over[0]:
+            over_at = number
+            assert before == 1
+            assert ours.lives[0] == 3
+            assert step.ended[0]
+            assert not step.cut[0]
+            assert not seen[0, :3].any()
+            assert seen[0, 3].any()
+        elif over_at is not None:
+            assert not step.ended[0]
+            blank = STACK - 1 - (number - over_at)
+            assert [bool(frame.any()) for frame in seen[0]] == [k >= blank for k in range(STACK)]
+            if number == over_at + 4:
+                break
+        before = ours.lives[0]
+    assert over_at is not None
+    ours.close()
+
+
+def test_a_game_that_is_cut_short_hands_out_its_own_last_frames(monkeypatch):
+    """And not the first ones of the next game, which are what is seen then."""
+    from bitfreeze.rl import atari
+
+    class Short(atari.AtariVectorEnv):
+        def __init__(self, *names, **options):
+            super().__init__(*names, max_num_frames_per_episode=400, **options)
+
+    long = World("ALE/Boxing-v5").make(2)
+    monkeypatch.setattr(atari, "AtariVectorEnv", Short)
+    short = World("ALE/Boxing-v5").make(2)
+    cuts = 0
+    for (_, ours, _), (frames, _, _) in zip(play(short, 110), play(long, 110), strict=True):
+        if ours is not None and ours.cut.any():
+            cuts += 1
+            (row,) = np.flatnonzero(ours.cut)[:1]
+            assert ours.over[row]
+            assert ours.ended[row]
+            # all but the newest, whose four frames may have been cut short
+            assert np.array_equal(ours.last[row, :3], frames[row, :3])
+            assert ours.last[row, 3].any()
+            assert not ours.seen[row, :3].any()
+            break
+    assert cuts
+    long.close()
+    short.close()
+
+
 def test_scores_are_raw_and_the_same_seed_gives_the_same_game():
     world = World("ALE/SpaceInvaders-v5")
     first, again, other = (
@@ -77,6 +130,19 @@ def test_a_picture_shows_the_game_that_is_played():
     for name in ("frame_number", "episode_frame_number", "lives"):  # as many no-ops at the start, as many frames since
         assert (grey[4][name] == colours[4][name]).all()
     environments.close()
+
+
+def test_every_game_of_gymnasium_is_known():
+    import ale_py
+    import gymnasium
+
+    gymnasium.register_envs(ale_py)
+    specs = {
+        name: spec for name, spec in gymnasium.registry.items() if name.startswith("ALE/") and name.endswith("-v5")
+    }
+    assert len(specs) > 100
+    for name, spec in specs.items():
+        assert rom_of(name) == spec.kwargs["game"]
 
 
 def test_an_unknown_game_is_refused():

@@ -101,6 +101,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     table = preset(stream)
     own = _own(table, stream, method, variant)
     applied = tuple(sorted(_spelled(change) for change in changes))
+    _require_networks_of_presets(method, applied)
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
     if twice:
@@ -139,6 +140,15 @@ def _require_trainable(method: str, stream: str, trainer: str) -> None:
         able = [name for name, entry in methods.items() if trainer in entry.record.trainers]
         raise ValueError(
             f"{method} has no part in {trainer} learning, which {stream} needs: use one of {', '.join(sorted(able))}"
+        )
+
+
+def _require_networks_of_presets(method: str, changes: Iterable[str]) -> None:
+    asked = [change for change in changes if change.startswith("network.")]
+    if asked and methods[method].record.own_networks:
+        raise ValueError(
+            f"{method} makes networks of its own, so {asked[0]} would change nothing: leave it out, and see the sizes "
+            f"among the options of {method}"
         )
 
 

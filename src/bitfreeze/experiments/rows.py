@@ -112,16 +112,19 @@ def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | N
 
 
 def _protocol(config: dict[str, Any]) -> str:
-    training, network = config["training"], dict(config["network"])
-    origin, optimizer = config["protocol"].partition(":")[0], methods[config["method"]].record.optimizer
-    kind = network.pop("kind")
-    options = " ".join(f"{name}={value}" for name, value in network.items())
+    training, record = config["training"], methods[config["method"]].record
+    origin = config["protocol"].partition(":")[0]  # of what all methods have in common
     return (
-        f"{origin} settings; {optimizer} lr {training['lr']:g}, batch {training['batch']}, "
+        f"{origin} data and schedule; {record.optimizer} lr {training['lr']:g}, batch {training['batch']}, "
         f"up to {training['epochs']} epochs a task; lr / {training['factor']:g} after "
         f"{training['patience']} epochs without a lower loss on the validation data "
-        f"({config['stream_options'].get('validation', 'train')}), end below {training['lr_min']:g}; {kind} {options}"
+        f"({config['stream_options'].get('validation', 'train')}), end below {training['lr_min']:g}; "
+        f"{'networks of its own' if record.own_networks else _network(config['network'])}"
     )
+
+
+def _network(options: dict[str, Any]) -> str:
+    return " ".join([options["kind"], *(f"{name}={value}" for name, value in options.items() if name != "kind")])
 
 
 def to_csv(rows: list[Row]) -> str:

@@ -26,7 +26,8 @@ class Adversarial(Method):
         "Adversarial Continual Learning: a shared code that hides the task, private modules that are kept",
         paper="Ebrahimi et al., ECCV 2020",
         memory="O(T)",
-        optimizer="its own networks; SGD with momentum",
+        optimizer="SGD with momentum",
+        own_networks=True,
     )
 
     adv: float = 0.05  # weight of the discriminator's verdict in the loss of the shared module

@@ -23,7 +23,8 @@ class AdversarialReplay(Adversarial):
         "ACL with replay of an image per class",
         paper="Ebrahimi et al., ECCV 2020",
         memory="O(T)",
-        optimizer="its own networks; SGD with momentum",
+        optimizer="SGD with momentum",
+        own_networks=True,
         replays=True,
     )
 

@@ -33,6 +33,7 @@ class Record:
     paper: str = ""
     memory: str = "none"  # how what it keeps grows with the number of tasks
     optimizer: str = "SGD"
+    own_networks: bool = False  # whether it makes its networks itself, from the shape of an input alone
     replays: bool = False  # whether it trains on samples of earlier tasks: buffer_bytes counts what is kept of them
     rereads: bool = False  # whether it asks the stream for the data of earlier tasks again, which no buffer holds
     moves_old_heads: bool = False  # whether heads of earlier tasks go on learning
@@ -71,8 +72,11 @@ class Method:
         return [SGD(self.trained(task), lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
 
     def trained(self, task: Task) -> list[Tensor]:
-        """What an optimizer may move, now that the task has begun."""
-        return [p for p in self.net.parameters() if p.requires_grad]
+        """What an optimizer may move, now that the task has begun. Heads of other tasks only where they go on learning:
+        weight decay would move them even with a gradient of 0."""
+        heads = () if self.record.moves_old_heads else self.net.heads
+        idle = {id(p) for index, head in enumerate(heads) if index != task.index for p in head.parameters()}
+        return [p for p in self.net.parameters() if p.requires_grad and id(p) not in idle]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         """Before the first epoch, and again where a run continues in the middle of a task."""

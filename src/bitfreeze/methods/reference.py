@@ -28,12 +28,15 @@ class Single(Method):
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        self.net = net
+        self.net, self.learned = net, 0
         self.nets = nn.ModuleList([net, *(copy.deepcopy(net) for _ in tasks[1:])])
         return self.nets
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         self.net = self._of(task)
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        self.learned += 1
 
     def logits(self, x: Tensor, task: Task) -> Tensor:
         scores: Tensor = self._of(task)(x, task.index)
@@ -44,8 +47,15 @@ class Single(Method):
         assert isinstance(net, MultiHead)
         return net
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"learned": self.learned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learned = state["learned"]
+
     def extra_bytes(self) -> int:
-        return sum(p.numel() * p.element_size() for net in self.nets[1:] for p in net.parameters())
+        """Of tasks that it has learned: those to come could be made later."""
+        return sum(p.numel() * p.element_size() for net in self.nets[1 : self.learned] for p in net.parameters())
 
 
 @register_method

@@ -52,6 +52,8 @@ class VCL(Variational):
             raise ValueError("pretrain_epochs must be at least 0, and pretrain_batch at least 1")
         if self.momentum:
             raise ValueError("vcl is trained with Adam, which has no option momentum: leave it at 0")
+        if self.weight_decay:
+            raise ValueError("vcl has a prior in place of weight_decay: leave that at 0")
         twin = self.build_twin(net, self.log_variance, deviation)
         self.pretrained = self.pretrain_epochs == 0
         # N(0, 1), for the head of a later task too
@@ -59,7 +61,7 @@ class VCL(Variational):
         return twin
 
     def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
-        return [Adam(self.trained(task), lr=lr, weight_decay=self.weight_decay, fused=True)]
+        return [Adam(self.trained(task), lr=lr, fused=True)]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         super().begin_task(task, data)

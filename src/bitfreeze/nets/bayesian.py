@@ -119,7 +119,6 @@ class BayesianMultiHead(MultiHead):
         if sampling not in ("weights", "local"):
             raise ValueError(f"sampling={sampling!r} is not known: use 'weights' or 'local'")
         nn.Module.__init__(self)
-        self.deviation = deviation
         self.draw = Draw(local=sampling == "local")
         parts = nn.ModuleDict({"backbone": copy.deepcopy(net.backbone), "heads": copy.deepcopy(net.heads)})
         twins: dict[nn.Module, BayesianLayer] = {}  # a layer that is used twice has one

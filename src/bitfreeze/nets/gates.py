@@ -97,8 +97,8 @@ def _weight_layers(backbone: nn.Module) -> list[WeightLayer]:
         if isinstance(module, WeightLayer):
             if isinstance(module, nn.Conv2d) and module.groups > 1:
                 raise ValueError("hat cannot gate a grouped convolution: use a network whose Conv2d have groups=1")
-            if any(module is other for other in layers):
-                raise ValueError("hat cannot gate a layer that is used twice: give each place its own layer")
+            if any(module.weight is other.weight for other in layers):
+                raise ValueError("hat cannot gate a layer or a weight that is used twice: give each place its own")
             layers.append(module)
         elif not isinstance(module, UNIT_WISE):
             raise ValueError(
@@ -111,7 +111,8 @@ def _weight_layers(backbone: nn.Module) -> list[WeightLayer]:
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module]:
-    if not isinstance(module, nn.Sequential):
+    # a subclass may do anything in a forward of its own, such as adding its input
+    if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
         raise ValueError(
             f"hat gates a chain of layers, and this backbone is a {type(module).__name__}: "
             "use a network whose backbone is an nn.Sequential"

@@ -16,7 +16,7 @@ SKIP = 4
 
 
 class AtariEnvironments:
-    """1 to 30 no-ops at the start, FIRE after them where the game has it; each action for four frames, of which the
+    """0 to 29 no-ops at the start, FIRE after them where the game has it; each action for four frames, of which the
     last two are merged by their maximum; 84x84 in grey, the last four as one observation. Sticky actions are off, and
     the action set is the game's own.
 
@@ -77,8 +77,9 @@ class AtariEnvironments:
 
 def rom_of(name: str) -> str:
     """``ALE/KungFuMaster-v5`` is kung_fu_master."""
+    known = {rom.replace("_", ""): rom for rom in roms.get_all_rom_ids()}
     found = re.fullmatch(r"ALE/(\w+)-v5", name)
-    rom = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", found[1]).lower() if found else ""
-    if rom not in roms.get_all_rom_ids():
+    rom = known.get(found[1].lower()) if found else None
+    if rom is None:
         raise ValueError(f"there is no game {name!r}: games are named like ALE/SpaceInvaders-v5")
     return rom

@@ -1,8 +1,8 @@
 """Games: the score of each over the whole sequence, and what it adds up to."""
 
-from collections.abc import Iterable
 from statistics import mean
 
+from ..metrics import normalised
 from ..stored import StoredRun
 from .grouping import grouped
 from .registry import Drawing, register_figure
@@ -55,16 +55,15 @@ def reward(runs: list[StoredRun]) -> Drawing:
 
     groups = _groups(runs, "reward")
     labels, common = shorten(list(groups))
-    random, best = _random(runs), _best(runs)
+    best = _best([run for group in groups.values() for run in group])
     unit, units = _unit(max(steps for run in runs for steps in scores(run)))
     figure = Figure(figsize=(5.6, 3.2))
     axes = figure.subplots()
     ends = []
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
-        curve = mean_curve([scores(run) for run in group])
-        heights = [accumulated(values, random, best) for values in curve.values()]
-        axes.plot([steps / unit for steps in curve], heights, **line_style(k), label=label)
-        ends.append(f"{label} {heights[-1]:.2f}")
+        curve = mean_curve([accumulated(run, best) for run in group])
+        axes.plot([s / unit for s in curve], [height for (height,) in curve.values()], **line_style(k), label=label)
+        ends.append(f"{label} {list(curve.values())[-1][0]:.2f}")
     axes.set_xlabel(units)
     axes.set_ylabel("accumulated normalised reward")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -77,12 +76,14 @@ def reward(runs: list[StoredRun]) -> Drawing:
 
 def scores(run: StoredRun) -> Curve:
     """The mean scores of all games met so far, at each evaluation and after each task."""
-    each, found = _steps_a_task(run), {}
+    each, found, after_tasks = _steps_a_task(run), {}, {}
     for event in run.events:
         if event["event"] == "evaluation":
             found[event["task"] * each + event["steps"]] = list(event["scores"])
         elif event["event"] == "task" and "score" in event:
-            found[(event["task"] + 1) * each] = list(event["score"])
+            after_tasks[(event["task"] + 1) * each] = list(event["score"])
+    for steps, values in after_tasks.items():  # of more games than at the next task's start, which adds the new one
+        found[steps] = values + found.get(steps, [])[len(values) :]
     return dict(sorted(found.items()))
 
 
@@ -92,16 +93,23 @@ def mean_curve(curves: list[Curve]) -> Curve:
     return {steps: [mean(s) for s in zip(*(curve[steps] for curve in curves), strict=False)] for steps in common}
 
 
-def accumulated(values: Iterable[float], random: dict[int, float], best: dict[int, float]) -> float:
-    """The paper's sum over games; one that has not been met counts nothing."""
-    spans = [(value, random.get(u, 0.0), best[u]) for u, value in enumerate(values)]
-    return sum((value - low) / (high - low) for value, low, high in spans if high > low)
+def accumulated(run: StoredRun, best: dict[int, float]) -> Curve:
+    """The paper's sum over games, each from the run's own random play; one that has not been met counts nothing."""
+    random = _random([run])
+    return {
+        steps: [
+            normalised(values, [random.get(u, 0.0) for u in range(len(values))], [best[u] for u in range(len(values))])
+        ]
+        for steps, values in scores(run).items()
+    }
 
 
 def _groups(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     found = grouped([run for run in runs if scores(run)])
     if not found:
         raise ValueError(f"{what} needs runs of games that have been evaluated: none of these has")
+    if len({(*run.tasks, _steps_a_task(run)) for group in found.values() for run in group}) > 1:
+        raise ValueError(f"{what} is of runs with the same games and steps, which these have not: choose by --only")
     return found
 
 
