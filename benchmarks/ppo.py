@@ -6,7 +6,6 @@ optimizer and settings; playing and learning, without evaluation. Updates are in
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -82,18 +81,17 @@ class ForSB3(VecEnv):
         raise NotImplementedError
 
 
-def our_update(kind: str, settings: Settings, world: World) -> Callable[[], object]:
+def our_agent(kind: str, settings: Settings, world: World) -> PPO:
     torch.manual_seed(0)
     environments = world.make(settings.copies)
     task, method = Task(0, GAME, environments.actions), make_method("ft", {})
     method.build(build_network({"kind": kind}, environments.shape, [environments.actions]), (task,))
-    updates = PPO(method, task, environments, settings, 0).updates()
-    return lambda: next(updates)
+    return PPO(method, task, environments, settings, 0)
 
 
-def their_update(kind: str, settings: Settings, world: World) -> Callable[[], object]:
+def their_agent(kind: str, settings: Settings, world: World) -> TheirPPO:
     s = settings
-    agent = TheirPPO(
+    return TheirPPO(
         "CnnPolicy", ForSB3(world.make(s.copies)), learning_rate=s.lr, n_steps=s.rollout,
         batch_size=s.batch // s.minibatches, n_epochs=s.epochs, gamma=s.gamma, gae_lambda=s.gae_lambda,
         clip_range=s.clip, clip_range_vf=s.clip, ent_coef=s.entropy_weight, vf_coef=s.value_weight / 2,
@@ -103,14 +101,17 @@ def their_update(kind: str, settings: Settings, world: World) -> Callable[[], ob
             "normalize_images": False, "optimizer_kwargs": {"eps": s.adam_eps},
         },
     )  # fmt: skip
-    return lambda: agent.learn(s.batch, reset_num_timesteps=False)
 
 
 def measure_ppo(kind: str, rounds: int, rollout: int = 125, game: str = GAME) -> tuple[float, float, float]:
     """Our steps a second by theirs, and both."""
     settings = Settings(steps=10**9, rollout=rollout)
+    updates, theirs_to_train = (
+        our_agent(kind, settings, World(game)).updates(),
+        their_agent(kind, settings, World(game)),
+    )
     quotient, ours, theirs = ratio(
-        our_update(kind, settings, World(game)), their_update(kind, settings, World(game)), rounds
+        lambda: next(updates), lambda: theirs_to_train.learn(settings.batch, reset_num_timesteps=False), rounds
     )
     return 1 / quotient, settings.batch / ours, settings.batch / theirs
 
