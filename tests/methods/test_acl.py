@@ -1,4 +1,4 @@
-"""ACL and ACL-R against their equations, and the networks that they are made of."""
+"""ACL and ACL-R against their equations; what only ACL-R does is in test_acl_r.py."""
 
 import copy
 from itertools import pairwise
@@ -9,65 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
 
+from acl_tasks import STREAM, TASKS, begin, images, learn, plain_net, prepare, same, some_batch, state
 from bitfreeze.methods import Batch, make_method
 from bitfreeze.methods.acl import overlap
-from bitfreeze.nets import MultiHead, build_network
-from bitfreeze.nets.adversarial import reverse_gradient, shared_private
-from bitfreeze.streams import make_stream
-from bitfreeze.training import Settings, Training
+from bitfreeze.nets import MultiHead
 
-STREAM = make_stream("digits5")
-TASKS = STREAM.tasks
 BOTH = pytest.mark.parametrize("name", ["acl", "acl_r"])
 
 
-def plain_net() -> MultiHead:
-    return build_network({"kind": "mlp", "hidden": [8]}, (1, 8, 8), [2] * 5)
-
-
-def prepare(name="acl", **options):
-    torch.manual_seed(0)
-    method = make_method(name, {"s_step": 1, "latent": 16, "units": 12, **options})
-    return method, method.build(plain_net(), TASKS)
-
-
-def learn(method, net, index, epochs=1):
-    data = STREAM.load(TASKS[index])
-    for _ in Training(method, net, TASKS[index], data, Settings(lr=0.05, epochs=epochs), seed=index).epochs():
-        pass
-    method.end_task(TASKS[index], data)
-
-
-def begin(method, index):
-    method.begin_task(TASKS[index], STREAM.load(TASKS[index]))
-
-
-def some_batch(index=0, count=16) -> Batch:
-    return Batch(torch.randn(count, 1, 8, 8), torch.randint(2, (count,)), TASKS[index])
-
-
-def state(module: nn.Module) -> dict[str, torch.Tensor]:
-    return copy.deepcopy(module.state_dict())
-
-
-def same(a, b) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def images(index):
-    return STREAM.load(TASKS[index]).test.take(slice(None))[0]
-
-
-# pieces
-
-
-def test_gradient_reversal_is_the_identity_forward_and_minus_its_strength_backward():
-    x = torch.randn(3, 4, requires_grad=True)
-    weights = torch.randn(3, 4)
-    for strength in (1.0, 0.25):
-        assert torch.equal(reverse_gradient(x, strength), x)
-        (gradient,) = torch.autograd.grad((reverse_gradient(x, strength) * weights).sum(), x)
-        assert torch.equal(gradient, -strength * weights)
+# overlap
 
 
 def test_overlap_is_the_mean_squared_cosine_of_all_pairs():
@@ -96,42 +46,7 @@ def test_overlap_takes_lengths_as_constants():
     assert (got * s).sum().abs() > 0.01  # were lengths part of the graph, moving along s would change nothing
 
 
-# networks
-
-
-@pytest.mark.parametrize(
-    ("shape", "classes", "options", "count"),
-    [
-        ((3, 84, 84), [5] * 20, {"latent": 256, "head_units": 128, "head_inner": 64}, 28_101_028),
-        (
-            (3, 32, 32),
-            [10] * 5,
-            {"latent": 130, "head_units": 220, "head_inner": 110, "shared_width": 1024, "private_channels": 32},
-            4_116_740,
-        ),
-        (
-            (1, 28, 28),
-            [2] * 5,
-            {},
-            784 * 175 + 175 + 175 * 64 + 64 + 5 * (784 * 64 + 64 + 128 * 28 + 28 + 28 * 14 + 14 + 30),
-        ),
-    ],
-    ids=["mini-ImageNet 28.10 M", "five datasets 4.117 M", "MNIST-5"],
-)
-def test_parameter_counts_are_those_of_the_released_networks(shape, classes, options, count):
-    with torch.device("meta"):
-        net = shared_private(shape, classes, **options)
-    assert sum(p.numel() for p in net.parameters()) == count
-
-
-def test_convolutional_networks_give_scores_and_codes():
-    net = shared_private((3, 32, 32), [10, 3], latent=6, shared_width=20, private_channels=4).eval()
-    x = torch.randn(2, 3, 32, 32)
-    shared, private = net.codes(x, 1)
-    assert shared.shape == private.shape == (2, 6)
-    assert net(x, 1).shape == (2, 3)
-    assert torch.equal(net(x, 1), net.heads[1](torch.cat([private, shared], 1)))
-    assert all(module.training for module in shared_private((3, 32, 32), [2]).modules())
+# networks and options
 
 
 def test_its_networks_do_not_depend_on_the_plain_one():
@@ -330,94 +245,3 @@ def test_extra_bytes_is_what_has_come_to_be_kept_less_the_plain_network():
     assert sizes[-1] + plain == sum(p.numel() * 4 for p in net.parameters())
     per_task = 4 * (64 * 16 + 16 + 32 * 28 + 28 + 28 * 14 + 14 + 14 * 2 + 2)
     assert [b - a for a, b in pairwise(sizes)] == [per_task] * 4
-
-
-# replay
-
-
-def test_replay_of_nothing_is_acl():
-    results = []
-    for name, options in (("acl", {}), ("acl_r", {"replay": 0})):
-        method, net = prepare(name, **options)
-        for index in range(2):
-            learn(method, net, index)
-        results.append(state(net))
-        assert method.buffer_bytes() == 0
-    assert same(*results)
-
-
-@pytest.mark.parametrize("replay", [1, 3])
-def test_buffer_has_so_many_images_of_each_class_seen_with_true_labels(replay):
-    method, net = prepare("acl_r", replay=replay)
-    for index in range(3):
-        begin(method, index)
-        assert index not in method.kept  # never the task that is being learned
-        learn(method, net, index)
-        assert sum(len(split) for split in method.kept.values()) == replay * 2 * (index + 1)
-        assert method.buffer_bytes() == replay * 2 * (index + 1) * (64 + 8)
-    for index, split in method.kept.items():
-        train = STREAM.load(TASKS[index]).train
-        known = {bytes(x.flatten().tolist()): int(y) for x, y in zip(train.x, train.y, strict=True)}
-        assert all(known[bytes(x.flatten().tolist())] == y for x, y in zip(split.x, split.y.tolist(), strict=True))
-        assert split.y.bincount().tolist() == [replay, replay]
-
-
-def test_each_kept_image_is_seen_once_an_epoch_with_its_own_task_and_label():
-    method, net = prepare("acl_r", replay=3)
-    for index in (0, 1):
-        learn(method, net, index)
-    begin(method, 2)
-    size = len(STREAM.load(TASKS[2]).train)
-    orders = []
-    for _ in range(2):
-        seen = [
-            (b.task.index, int(y), x.flatten().tolist())
-            for start in range(0, size, 32)
-            for b in method.replayed(some_batch(2, min(32, size - start)), start / size)
-            for x, y in zip(b.x, b.y, strict=True)
-        ]
-        expected = [
-            (index, int(y), x.flatten().tolist())
-            for index, split in method.kept.items()
-            for x, y in zip(*split.take(slice(None)), strict=True)
-        ]
-        assert sorted(seen) == sorted(expected)
-        orders.append(seen)
-    assert orders[0] != orders[1]
-
-
-def test_replayed_images_teach_the_shared_module_through_their_own_tasks_modules():
-    method, net = prepare("acl_r", adv=0.3)
-    learn(method, net, 0)
-    begin(method, 1)
-    net.eval()
-    batch = Batch(*method.kept[0].take(slice(None)), TASKS[0])
-    s, p = net.backbone(batch.x), net.privates[0](batch.x)
-    expected = F.cross_entropy(net.heads[0](torch.cat([p, s], 1)), batch.y) + 0.1 * overlap(s, p)
-    expected = expected + 0.3 * F.cross_entropy(method.judge(s), torch.tensor([1, 1]))
-    net.zero_grad()
-    loss = method.loss(batch)
-    torch.testing.assert_close(loss, expected)
-    loss.backward()
-    assert all(p.grad is None for p in net.of_task(0))
-    assert all(p.grad.any() for p in net.backbone.parameters())
-
-
-def test_replay_moves_the_shared_module_as_one_batch_with_the_rest():
-    method, net = prepare("acl_r", replay=2, adv=0.0, orth=0.0, d_step=0)
-    learn(method, net, 0)
-    begin(method, 1)
-    net.eval()
-    method.train_size = 16  # so that all that is kept goes with one batch
-    batch, other = some_batch(1), copy.deepcopy(net)
-    old = method.kept[0].take(slice(None))
-    method.train_batch(batch, 0.0, method.optimizers(TASKS[1], 0.1))
-    losses = [F.cross_entropy(other(x, k), y, reduction="none") for x, y, k in ((batch.x, batch.y, 1), (*old, 0))]
-    torch.cat(losses).mean().backward()
-    for a, b in zip(net.backbone.parameters(), other.backbone.parameters(), strict=True):
-        torch.testing.assert_close(a, b.detach() - 0.1 * (b.grad + 0.01 * b.detach()))
-
-
-def test_negative_replay_is_refused():
-    with pytest.raises(ValueError, match="replay=-1 is out of range"):
-        prepare("acl_r", replay=-1)
