@@ -117,9 +117,12 @@ def test_ties_are_met_where_they_can_be(scale: float, steps: int) -> None:
 def test_a_budget_out_of_reach_is_told_with_the_share(budget: float, named: str) -> None:
     model, x = constant_fisher()
     blip = BLIP(model, budget=budget)
-    with pytest.warns(UserWarning, match=f"budget of {budget:.1%} of the bits cannot be met: {named} are frozen"):
+    with pytest.warns(
+        UserWarning, match=f"budget of {budget:.1%} of the bits cannot be met: {named} are frozen"
+    ) as told:
         report = blip.consolidate([x], labels="exact")
     assert f"{report.share:.1%}" == named
+    assert told[0].filename == __file__  # where consolidate was called
 
 
 def test_eq8_cannot_freeze_less_than_a_bit_of_each() -> None:

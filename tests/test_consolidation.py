@@ -143,9 +143,12 @@ def test_it_reads_well(history) -> None:
 def test_a_layer_that_has_run_out_is_told_by_name() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    with pytest.warns(UserWarning, match=r"^'0.weight' and 3 more has run out of free bits and can learn no more: a"):
+    with pytest.warns(
+        UserWarning, match=r"^'0.weight' and 3 more has run out of free bits and can learn no more: a"
+    ) as told:
         report = BLIP(model, prior=1e-37).consolidate([make_task(0)], labels="exact")
     assert report.forecast == 0
+    assert told[0].filename == __file__  # where consolidate was called
     with pytest.warns(UserWarning, match="^'2.bias' has run out of free bits"):
         BLIP(model, watch=["2.bias"], prior=1e-37).consolidate([make_task(0)], labels="exact")
 

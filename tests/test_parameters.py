@@ -84,6 +84,8 @@ def test_watched_modules():
     model = Tied()
     assert watched_modules(model, model.body) == [model.body, *model.body]
     assert watched_modules(model, "scale") == []
+    assert watched_modules(model, "body") == [model.body, *model.body]
+    assert watched_modules(nn.parallel.DataParallel(model), "body") == [model.body, *model.body]
     assert watched_modules(model) == list(model.modules())
 
 

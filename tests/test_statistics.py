@@ -35,6 +35,19 @@ def learn(model: nn.Module, task: int) -> None:
     train(model, make_task(task), SGD(model.parameters(), lr=0.1), steps=3)
 
 
+@pytest.mark.parametrize("watch", ["1", ["0", "1"], ["0.weight", "1.weight"]])
+def test_they_stand_still_where_watch_gives_names(watch) -> None:
+    model = network(nn.BatchNorm1d(8))
+    with pytest.warns(UserWarning, match=r"1 modules under watch \(BatchNorm1d\)"):
+        BLIP(model, watch=watch)
+    blip = BLIP(model, watch=watch, freeze_statistics=True)
+    learn(model, 0)
+    blip.consolidate([make_task(0)])
+    before = statistics(model)
+    learn(model, 1)
+    assert same(statistics(model), before)
+
+
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_they_stand_still_after_the_first_task(make) -> None:
     model = network(make())

@@ -24,7 +24,7 @@ from .consolidation import Consolidation, report_tensors
 from .distributed import world
 from .fisher.estimate import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
-from .parameters import Slot, Watch, find_parameters, require_float, watched_modules
+from .parameters import Slot, Watch, find_parameters, require_float, watched_modules, watched_parts
 from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state
 from .rules import Rules
 from .sharding import require_supported, reshard
@@ -61,8 +61,8 @@ class BLIP:
         require_settings(bits, budget, prior, bound, rules)
         require_supported(model, world())
         self.model = model
-        several = isinstance(watch, Iterable) and not isinstance(watch, nn.Module | str)
-        self.watch: Watch = list(watch) if several else watch  # type: ignore[arg-type]
+        # a list, since what was given may be an iterator
+        self.watch: Watch = None if watch is None else watched_parts(model, watch)
         # plain numbers, whatever kind was given: a state must load under weights_only=True
         self.depth, self.budget, self.bound = int(bits), float(budget), float(bound)
         self.given_prior = None if prior is None else float(prior)
@@ -337,11 +337,16 @@ class BLIP:
 
     def _hold_statistics(self) -> None:
         if self.freeze_statistics and self.tasks:
-            for module in with_running_statistics(watched_modules(self.model, self.watch)):
+            for module in self._with_statistics():
                 hold_in_eval(module)
 
+    def _with_statistics(self) -> list[nn.Module]:
+        """Modules under watch that keep running statistics, or of which a parameter is watched."""
+        owners = (module for slot in self._slots() for module, _ in slot.owners)
+        return with_running_statistics([*watched_modules(self.model, self.watch), *owners])
+
     def _warn_of_statistics(self) -> None:
-        found = with_running_statistics(watched_modules(self.model, self.watch))
+        found = self._with_statistics()
         if found and not self.freeze_statistics:
             warnings.warn(
                 f"{len(found)} modules under watch ({type(found[0]).__name__}) keep running statistics, which later "
@@ -381,5 +386,5 @@ def _warn_of_exhaustion(result: Consolidation) -> None:
         warnings.warn(
             f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
             "bits and can learn no more: a smaller budget or a larger prior leaves more",
-            stacklevel=3,
+            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )

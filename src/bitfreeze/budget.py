@@ -25,7 +25,10 @@ def prior_of_first_task(
         )
     prior, share = prior_for_budget(scaled, budget, depth, gain, ranks.gather)
     if abs(share - budget) > 0.05 * budget:
-        warnings.warn(f"the budget of {budget:.1%} of the bits cannot be met: {share:.1%} are frozen", stacklevel=3)
+        warnings.warn(
+            f"the budget of {budget:.1%} of the bits cannot be met: {share:.1%} are frozen; choose another, or a prior",
+            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
+        )
     return prior
 
 

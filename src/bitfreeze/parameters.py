@@ -45,7 +45,7 @@ class Slot:
 def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
     """The watched parameters of a model, tied ones once. ``watch`` is a part of it, or several parts or names."""
     reshard(model)
-    parts = _parts(model, watch)
+    parts = watched_parts(model, watch)
     modules = {id(module) for module in watched_modules(model, parts)}
     wanted = [part for part in parts if isinstance(part, str)]
     unseen = set(wanted)
@@ -77,15 +77,17 @@ def _means(part: str, name: str) -> bool:
 
 
 def watched_modules(model: nn.Module, watch: Watch = None) -> list[nn.Module]:
-    """The modules under ``watch``, each once."""
-    parts = [part for part in _parts(model, watch) if isinstance(part, nn.Module)]
-    found = {id(module): module for part in parts for module in part.modules()}
+    """The modules under ``watch``, given or named, each once."""
+    parts = watched_parts(model, watch)
+    found = {id(module): module for part in parts if isinstance(part, nn.Module) for module in part.modules()}
     if not found.keys() <= {id(module) for module in model.modules()}:
         raise ValueError("watch is not part of the model: pass a submodule of it, such as model.backbone")
-    return list(found.values())
+    names = tuple(f"{part}." for part in parts if isinstance(part, str))
+    named = {id(m): m for prefix, path, m in _walk(model) if prefix.startswith(names) or path.startswith(names)}
+    return list({**found, **named}.values())
 
 
-def _parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
+def watched_parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
     if watch is None:
         return [model]
     parts = [watch] if isinstance(watch, nn.Module | str) or not isinstance(watch, Iterable) else list(watch)

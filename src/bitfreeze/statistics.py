@@ -6,7 +6,8 @@ from torch import nn
 
 
 def with_running_statistics(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    return [module for module in modules if getattr(module, "running_mean", None) is not None]
+    """Each once."""
+    return list({id(m): m for m in modules if getattr(m, "running_mean", None) is not None}.values())
 
 
 def hold_in_eval(module: nn.Module) -> None:
