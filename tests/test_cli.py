@@ -7,10 +7,11 @@ import sys
 import pytest
 import torch
 
-from bitfreeze import cli, data
+from bitfreeze import cli, data, rl, training
 from bitfreeze.cli import main
 from bitfreeze.commands import looking, running
 from bitfreeze.methods import methods
+from bitfreeze.options import meanings
 from bitfreeze.streams import streams
 
 SMALL = ["--set", "training.epochs=2", "network.hidden=[16]"]
@@ -94,10 +95,17 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_kept(words, sentence
 
 
 def test_what_can_be_set_is_listed(type_in):
-    assert "--set method.budget=0.1" in type_in("list", "blip")
+    assert "--set method.budget=0.1  (share of the bits in use" in type_in("list", "blip")
+    assert "--set method.strength=250.0  (lambda" in type_in("list", "ewc")  # the method's own, of no preset
     shown = type_in("list", "mnist5")
-    assert "--set training.epochs=200" in shown
-    assert "--method blip --variant released" in shown
+    assert "--set training.epochs=200  (the most epochs" in shown
+    assert "--method blip --variant released method.rules=released method.prior=1e-11" in shown
+    assert "--method vcl method.sampling=local training.lr=0.001" in shown
+
+
+def test_every_option_of_a_method_and_of_training_says_what_it_means():
+    for settings in (*methods.values(), training.Settings, rl.Settings):
+        assert all(meanings(settings).values()), settings
 
 
 def test_a_finished_run_is_shown_whatever_the_threads(type_in):

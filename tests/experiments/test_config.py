@@ -36,8 +36,15 @@ def test_mnist5_has_the_released_settings():
 @pytest.mark.parametrize("stream", streams)
 def test_every_variant_has_settings_that_its_method_takes(stream):
     for method, own in preset(stream).get("methods", {}).items():
-        for variant in own.get("variants", {}):
+        for variant in ("", *own.get("variants", {})):
             methods[method](**make_config(stream, method, variant).method_options)
+
+
+def test_options_that_make_no_sense_are_refused_before_anything_is_run():
+    with pytest.raises(ValueError, match="rules='relased' is not known"):
+        make_config("mnist5", "blip", changes=["method.rules=relased"])
+    with pytest.raises(ValueError, match="smax=0.5 is out of range"):
+        make_config("mnist5", "hat", changes=["method.smax=0.5"])
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """`bitfreeze list`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import tyro
 
 from ..experiments.config import make_config, preset, require_known
 from ..methods import Record, methods
 from ..nets import networks
+from ..options import meanings
 from ..streams import streams
 
 
@@ -16,18 +17,21 @@ class List:
     """List streams, methods and networks; of a method or stream, what can be set."""
 
     name: tyro.conf.Positional[str] = ""
-    """A method: its options. A stream: its settings, and its methods' variants."""
+    """A method: its options. A stream: its settings, those that it gives to methods, and their variants."""
 
     def do(self) -> None:
         if self.name in methods:
-            _print_options(make_config("digits5", self.name).method_options, "method")
+            method = methods[self.name]
+            _print_options({option.name: option.default for option in fields(method)}, "method", meanings(method))
         elif self.name in streams:
             config = make_config(self.name, "ft")
-            for part in ("stream_options", "network", "training"):
-                _print_options(getattr(config, part), part.removesuffix("_options"), config.help)
-            for method, own in preset(self.name).get("methods", {}).items():
-                for variant in own.get("variants", {}):
-                    print(f"--method {method} --variant {variant}")
+            _print_options(config.stream_options, "stream")
+            _print_options(config.network, "network")
+            _print_options(config.training, "training", meanings(config.settings))
+            for name, own in preset(self.name).get("methods", {}).items():
+                print(f"--method {name}{_words(own)}")
+                for variant, changed in own.get("variants", {}).items():
+                    print(f"--method {name} --variant {variant}{_words(changed)}")
         elif self.name:
             require_known("stream or method", self.name, [*streams, *methods])
         else:
@@ -42,9 +46,18 @@ class List:
             print(f"{title}\n" + "\n".join(f"  {name:15} {text}" for name, text in entries.items()))
 
 
+def _words(settings: Mapping[str, object], part: str = "method") -> str:
+    """What a preset gives to a method, as it would be typed in."""
+    return "".join(
+        _words(value, name) if isinstance(value, Mapping) else f" {part}.{name}={value}"
+        for name, value in settings.items()
+        if name != "variants"
+    )
+
+
 def _print_options(options: Mapping[str, object], part: str, texts: Mapping[str, str] | None = None) -> None:
     for name, value in options.items():
-        text = (texts or {}).get(f"{part}.{name}", "")
+        text = (texts or {}).get(name, "")
         print(f"--set {part}.{name}={'none' if value is None else value}" + (f"  ({text})" if text else ""))
 
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from inspect import Parameter, signature
 from typing import Any, get_args, get_type_hints
 
-from ..methods import methods
+from ..methods import make_method, methods
 from ..nets import networks
 from ..streams import streams
 from .trainers import TRAINERS
@@ -42,11 +42,6 @@ class Config:
     def packages(self) -> tuple[str, ...]:
         """Those whose versions decide the outcome besides torch's."""
         return TRAINERS[streams[self.stream].trainer].packages
-
-    @property
-    def help(self) -> dict[str, str]:
-        """What settings mean, where they tell."""
-        return {f"training.{f.name}": f.metadata.get("help", "") for f in fields(self.settings)}
 
     @property
     def label(self) -> str:
@@ -119,7 +114,8 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     hints = get_type_hints(methods[method])
     for change in applied:
         _apply(parts, change, hints)
-    TRAINERS[trainer].settings(**parts["training"])  # refuses what makes no sense before anything is written
+    TRAINERS[trainer].settings(**parts["training"])  # these refuse what makes no sense before anything is written
+    make_method(method, parts["method"])
     return Config(
         stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
         table["protocol"],

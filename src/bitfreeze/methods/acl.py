@@ -1,7 +1,7 @@
 """ACL: codes that tasks share, made by playing against a discriminator, beside private ones."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from ..nets import MultiHead
 from ..nets.adversarial import SharedPrivate, discriminator, reverse_gradient, shared_private
+from ..options import option
 from ..streams import Task, TaskData
 from .method import Batch, Method, Record
 from .registry import register_method
@@ -30,26 +31,26 @@ class Adversarial(Method):
         own_networks=True,
     )
 
-    adv: float = 0.05  # weight of the discriminator's verdict in the loss of the shared module
-    orth: float = 0.1  # weight of the orthogonality of shared and private codes
-    reverse: bool = True  # whether the shared module works against the discriminator; else it helps it, see the page
-    s_step: int = 5  # steps of shared module, private module and head on each batch
-    d_step: int = 1  # steps of the discriminator after them
-    d_lr_share: float = 0.1  # learning rate of the discriminator, as a share of that of the others
-    d_weight_decay: float = 0.01
-    d_scaled: bool = False  # whether the discriminator's own loss is multiplied by adv too
-    networks: str = "auto"  # "mlp", "conv", or "auto": convolutional for pictures in colour
-    latent: int = 64  # length of a code
-    units: int = 175  # width of the discriminator and of the shared perceptron
-    head_units: int = 28  # width of a head's first layer
-    head_inner: int = 14  # and of its second
-    shared_width: int = 512  # fully connected layers of the convolutional shared module
-    private_channels: int = 16  # of the convolutional private modules
-    momentum: float = field(default=0.9, kw_only=True)
-    weight_decay: float = field(default=0.01, kw_only=True)
+    adv: float = option(0.05, "weight of the discriminator's verdict in the loss of the shared module")
+    orth: float = option(0.1, "weight of the orthogonality of shared and private codes")
+    reverse: bool = option(True, "the shared module works against the discriminator; else it helps it")
+    s_step: int = option(5, "steps of shared module, private module and head on each batch")
+    d_step: int = option(1, "steps of the discriminator after them")
+    d_lr_share: float = option(0.1, "learning rate of the discriminator, as a share of that of the others")
+    d_weight_decay: float = option(0.01, "weight decay of the discriminator")
+    d_scaled: bool = option(False, "whether the discriminator's own loss is multiplied by adv too")
+    networks: str = option("auto", "mlp, conv, or auto: convolutional for pictures in colour")
+    latent: int = option(64, "length of a code")
+    units: int = option(175, "width of the discriminator and of the shared perceptron")
+    head_units: int = option(28, "width of a head's first layer")
+    head_inner: int = option(14, "width of a head's second layer")
+    shared_width: int = option(512, "fully connected layers of the convolutional shared module")
+    private_channels: int = option(16, "channels of the convolutional private modules")
+    momentum: float = option(0.9, "momentum of SGD", kw_only=True)
+    weight_decay: float = option(0.01, "weight decay of the optimizer", kw_only=True)
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        """ACL's own networks, for the inputs and classes of the plain one."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.s_step < 1 or self.d_step < 0:
             raise ValueError(f"s_step={self.s_step}, d_step={self.d_step}: give at least 1 and 0 steps for each batch")
         if min(self.adv, self.orth, self.d_lr_share) < 0:
@@ -59,6 +60,9 @@ class Adversarial(Method):
         for name in ("latent", "units", "head_units", "head_inner", "shared_width", "private_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} will not do: give at least 1")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        """ACL's own networks, for the inputs and classes of the plain one."""
         if net.shape is None:
             raise ValueError("acl makes networks of its own: set net.shape to the shape of one input")
         self.net: SharedPrivate = shared_private(
@@ -74,9 +78,8 @@ class Adversarial(Method):
     def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
         """Two: of the shared module and what is the task's own, and of the discriminator."""
         assert self.judge is not None
-        wanted = [p for p in (*self.net.backbone.parameters(), *self.net.of_task(task.index)) if p.requires_grad]
         return [
-            SGD(wanted, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay),
+            SGD(self.trained(task), lr=lr, momentum=self.momentum, weight_decay=self.weight_decay),
             SGD(self.judge.parameters(), lr=lr * self.d_lr_share, weight_decay=self.d_weight_decay),
         ]
 

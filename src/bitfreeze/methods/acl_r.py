@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Split, Task, TaskData
 from .acl import Adversarial
 from .method import Batch, Record
@@ -28,11 +29,14 @@ class AdversarialReplay(Adversarial):
         replays=True,
     )
 
-    replay: int = 1  # images per class that are kept
+    replay: int = option(1, "images per class that are kept")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.replay < 0:
             raise ValueError(f"replay={self.replay} is out of range: give the images per class to keep, 0 or more")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.tasks = tasks
         self.kept: dict[int, Split] = {}
         return super().build(net, tasks)

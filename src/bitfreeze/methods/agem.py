@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Task
 from .method import Batch, Method, Record
 from .registry import register_method
@@ -70,13 +71,16 @@ class AveragedGradientEpisodicMemory(Method):
         moves_old_heads=True,
     )
 
-    per_class: int = 25  # samples kept of each class
-    reference_batch: int = 256  # of them drawn for each step, of all earlier tasks together
+    per_class: int = option(25, "samples kept of each class")
+    reference_batch: int = option(256, "samples drawn from memory for each step, of all earlier tasks together")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("per_class", "reference_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} leaves nothing to project by: give at least 1")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.rings: dict[int, Rings] = {}  # by task; that of the task at hand is filled, and not looked at
         return super().build(net, tasks)
 

@@ -11,6 +11,8 @@ from ..bits import radius
 from ..blip import BLIP
 from ..consolidation import Consolidation
 from ..nets import MultiHead
+from ..options import option
+from ..refusals import require_settings
 from ..rules import Rules
 from ..streams import Task, TaskData
 from .method import Method, Record
@@ -40,28 +42,33 @@ class Blip(Method):
         trainers=("supervised", "reinforcement"),
     )
 
-    rules: str = "strict"
-    snap: bool | None = None  # whether weights end a task at their centre; None leaves it to the rules
-    gain: str | None = None  # information gain, "appendix" or "eq8"; None leaves it to the rules
-    bits: int = 20
-    budget: float = 0.1
-    prior: float | None = None
-    bound: float = 6.0
-    samples: int | None = 8000
-    labels: str = "sample"
-    fisher_batch: int = 500
+    rules: str = option("strict", "strict, released, text, algorithm1 or text_straight_through")
+    snap: bool | None = option(None, "whether weights end a task at their centre; none leaves it to the rules")
+    gain: str | None = option(None, "information gain, appendix or eq8; none leaves it to the rules")
+    bits: int = option(20, "the depth N to which a parameter is resolved")
+    budget: float = option(0.1, "share of the bits in use that the first task may freeze; the prior follows from it")
+    prior: float | None = option(None, "F_0 for the Fisher per sample, in place of the budget")
+    bound: float = option(6.0, "C in the range +-C / sqrt(fan_in) of a layer's weights")
+    samples: int | None = option(8000, "training samples of a task for its Fisher; none: all")
+    labels: str = option("sample", "of the Fisher: sample (drawn from the model), exact (averaged over), true")
+    fisher_batch: int = option(500, "samples at a time for the Fisher; the result does not depend on it")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rules not in RULES:
             raise ValueError(f"rules={self.rules!r} is not known: use one of {', '.join(RULES)}")
         require_fisher_options(self.samples, self.labels, self.fisher_batch)
+        require_settings(self.bits, self.budget, self.prior, self.bound, self._rules())
+
+    def _rules(self) -> Rules:
+        changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain}
+        return replace(RULES[self.rules](), **{name: value for name, value in changed.items() if value is not None})
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.net = net
-        rules = RULES[self.rules]()
-        rules = rules if self.snap is None else replace(rules, snap=self.snap)
-        rules = rules if self.gain is None else replace(rules, gain=self.gain)
         self.blip = BLIP(
             net, watch=net.backbone, bits=self.bits, budget=self.budget, prior=self.prior, bound=self.bound,
-            rules=rules, freeze_statistics=True,
+            rules=self._rules(), freeze_statistics=True,
         )  # fmt: skip
         self.last: Consolidation | None = None
         self.before: dict[str, Tensor] = {}  # the accumulated Fisher before the last task, until the next begins

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..nets import MultiHead
+from ..options import option
 from ..parameters import find_parameters
 from ..streams import Task, TaskData
 from .method import Method, Record
@@ -28,17 +29,20 @@ class ElasticWeightConsolidation(Method):
         trainers=("supervised", "reinforcement"),
     )
 
-    strength: float = 250.0  # lambda, for the Fisher per sample: 5000 for one of squared mean gradients of 20 samples
-    accumulate: str = "mean"  # the Fisher of all tasks so far: their "mean" or their "sum"
-    samples: int | None = None  # training samples of a task for its Fisher; none: all
-    labels: str = "exact"  # averaged over; or "sample": drawn from the model, or "true": those of the data
-    fisher_batch: int = 500
+    strength: float = option(250.0, "lambda, for the Fisher per sample: a twentieth of that of HAT's code")
+    accumulate: str = option("mean", "the Fisher of all tasks so far: their mean or their sum")
+    samples: int | None = option(None, "training samples of a task for its Fisher; none: all")
+    labels: str = option("exact", "of the Fisher: exact (averaged over), sample (drawn from the model), true")
+    fisher_batch: int = option(500, "samples at a time for the Fisher; the result does not depend on it")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require_strength(self.strength)
         require_fisher_options(self.samples, self.labels, self.fisher_batch)
         if self.accumulate not in ("mean", "sum"):
             raise ValueError(f"accumulate={self.accumulate!r} is not known: use 'mean' or 'sum'")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.slots = find_parameters(net)
         self.anchor: Named = {}  # theta*
         self.fisher: Named = {}

@@ -1,14 +1,14 @@
 """HAT: each task opens and closes hidden units by hard attention, and later tasks leave what is in use alone."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 
 from ..nets import MultiHead
 from ..nets.gates import Gates
+from ..options import option
 from ..streams import Task, TaskData
 from .method import Batch, Method, Record
 from .registry import register_method
@@ -26,12 +26,13 @@ class HardAttention(Method):
         memory="O(T)",
     )
 
-    lam: float = 0.75  # weight of the regulariser that keeps units free
-    smax: float = 400.0  # steepness of the gates at the end of an epoch and in evaluation
-    bound: float = 6.0  # embeddings stay within +- this
-    clip: float | None = field(default=10000.0, kw_only=True)
+    lam: float = option(0.75, "weight of the regulariser that keeps units free")
+    smax: float = option(400.0, "steepness of the gates at the end of an epoch and in evaluation")
+    bound: float = option(6.0, "embeddings stay within +- this")
+    clip: float | None = option(10000.0, "largest norm of all gradients together", kw_only=True)
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.momentum or self.weight_decay:
             raise ValueError("hat masks gradients, which only plain SGD obeys: leave momentum and weight_decay at 0")
         if self.smax < 1:
@@ -42,14 +43,16 @@ class HardAttention(Method):
             raise ValueError(f"lam={self.lam} is out of range: give 0 or more")
         if self.bound <= 0:
             raise ValueError(f"bound={self.bound} is out of range: embeddings need room, give more than 0")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.gates = net.gates = Gates(net, len(tasks), self.smax)
         self.learned = 0
         return super().build(net, tasks)
 
-    def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
-        """Heads and embeddings of other tasks are left out."""
-        own = [*self.net.backbone.parameters(), *self.net.heads[task.index].parameters()]
-        return [SGD([*(p for p in own if p.requires_grad), self.gates.embeddings[task.index]], lr=lr)]
+    def trained(self, task: Task) -> list[Tensor]:
+        """Embeddings of other tasks are left out too."""
+        own = [*self.net.backbone.parameters(), *self.net.of_task(task.index)]
+        return [*(p for p in own if p.requires_grad), self.gates.embeddings[task.index]]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         """The units in use follow from the embeddings of earlier tasks, so nothing else need be kept."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..nets import MultiHead
+from ..options import option
 from ..parameters import find_parameters
 from ..streams import Task, TaskData
 from .method import Method, Record
@@ -38,15 +39,18 @@ class IncrementalMomentMatching(Method):
         data_parallel=True,
     )
 
-    strength: float = 0.01  # lambda of the pull towards the weights after the last task
-    merge: bool = True  # write the merged weights back; without, nothing but the pull is left, as in released code
-    samples: int | None = None  # training samples of a task for its Fisher; none: all
-    labels: str = "exact"  # averaged over; or "sample": drawn from the model, or "true": those of the data
-    fisher_batch: int = 500
+    strength: float = option(0.01, "lambda of the pull towards the weights after the last task")
+    merge: bool = option(True, "write the merged weights back; released code has only the pull")
+    samples: int | None = option(None, "training samples of a task for its Fisher; none: all")
+    labels: str = option("exact", "of the Fisher: exact (averaged over), sample (drawn from the model), true")
+    fisher_batch: int = option(500, "samples at a time for the Fisher; the result does not depend on it")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require_strength(self.strength)
         require_fisher_options(self.samples, self.labels, self.fisher_batch)
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.slots = find_parameters(net)
         self.old: Named = {}  # weights after the last task: merged
         self.fisher: Named = {}  # summed over all tasks so far: the precision of the merged weights

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Task, TaskData
 from .method import Batch, Method, Record
 from .registry import register_method
@@ -33,14 +34,17 @@ class LearningWithoutForgetting(Method):
         data_parallel=True,
     )
 
-    strength: float = 2.0  # lambda: weight of each earlier head's distillation
-    temperature: float = 1.0
+    strength: float = option(2.0, "lambda: weight of each earlier head's distillation")
+    temperature: float = option(1.0, "of the softmax in the distillation")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.strength >= 0:
             raise ValueError(f"strength={self.strength} would unlearn: give 0 (no distillation) or more")
         if not self.temperature > 0:
             raise ValueError(f"temperature={self.temperature} must be greater than 0: 1 leaves the scores as they are")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         if net.goes_by_task:
             raise ValueError(
                 "lwf asks earlier heads about features that all heads share, and this network makes other ones for "

@@ -1,7 +1,7 @@
 """What a method is: a few points at which it takes part in ordinary training."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from ..distributed import world
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Split, Task, TaskData
 
 
@@ -45,13 +46,16 @@ class Record:
 class Method:
     """Plain fine-tuning, and the base of all others: most override two or three of these.
 
-    The fields of a subclass are its options. One object serves one run.
+    The fields of a subclass are its options; ``__post_init__`` refuses values that make no sense. One object serves
+    one run, which calls ``build``; for each task ``begin_task``, ``optimizers``, then ``train_batch`` and
+    ``validation_loss``, and with the best weights restored ``end_task``, ``report`` and ``pictures``; and ``logits`` to
+    evaluate. One that continues calls ``build``, ``recall``, loads the network's weights, then ``load_state_dict``.
     """
 
     record: ClassVar[Record]
-    momentum: float = field(default=0.0, kw_only=True)
-    weight_decay: float = field(default=0.0, kw_only=True)
-    clip: float | None = field(default=None, kw_only=True)  # largest norm of all gradients together
+    momentum: float = option(0.0, "momentum of SGD", kw_only=True)
+    weight_decay: float = option(0.0, "weight decay of the optimizer", kw_only=True)
+    clip: float | None = option(None, "largest norm of all gradients together", kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -74,8 +78,8 @@ class Method:
     def trained(self, task: Task) -> list[Tensor]:
         """What an optimizer may move, now that the task has begun. Heads of other tasks only where they go on learning:
         weight decay would move them even with a gradient of 0."""
-        heads = () if self.record.moves_old_heads else self.net.heads
-        idle = {id(p) for index, head in enumerate(heads) if index != task.index for p in head.parameters()}
+        others = [k for k in range(len(self.net.heads)) if k != task.index and not self.record.moves_old_heads]
+        idle = {id(parameter) for other in others for parameter in self.net.of_task(other)}
         return [p for p in self.net.parameters() if p.requires_grad and id(p) not in idle]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
@@ -168,7 +172,7 @@ class Method:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
+        """Take up what ``state_dict`` gave; the network has its weights back already."""
 
     def extra_bytes(self) -> int:
         """All that persists between tasks beyond the plain network, in bytes; buffers of samples are counted apart."""

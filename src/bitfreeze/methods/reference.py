@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Split, Task, TaskData
 from .method import Batch, Method, Record
 from .registry import register_method
@@ -105,7 +106,7 @@ class Replay(Method):
         "er", "reference: plain replay from a small buffer", memory="O(1)", replays=True, moves_old_heads=True
     )
 
-    buffer: int = 500  # samples that are kept, of all tasks together
+    buffer: int = option(500, "samples that are kept, of all tasks together")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         if self.buffer < len(tasks):

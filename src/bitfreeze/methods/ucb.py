@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Task, TaskData
 from .method import Record
 from .registry import register_method
@@ -41,29 +41,18 @@ class UCB(Variational):
         memory="O(1)",
     )
 
-    prior_share: float = 0.25  # of the wide part of the prior, a mixture of two Gaussians around 0
-    prior_wide: float = 1.0  # standard deviations of its parts
-    prior_narrow: float = math.exp(-6)
-    log_q: float = 1e-3  # weights of log q(w), log p(w) and the negative log-likelihood; only their ratios matter,
-    log_p: float = 1e-3  # as all is divided by the last
-    nll: float = 0.05
-    rho: float = -3.0  # initial rho is N(rho, rho_noise^2), where sigma = log(1 + exp(rho))
-    rho_noise: float = 0.1
-    mean_noise: float | None = 0.1  # initial means are N(0, mean_noise^2); None: the plain network's weights
+    prior_share: float = option(0.25, "share of the wide part of the prior, a mixture of two Gaussians around 0")
+    prior_wide: float = option(1.0, "standard deviation of the wide part")
+    prior_narrow: float = option(math.exp(-6), "standard deviation of the narrow part")
+    log_q: float = option(1e-3, "weight of log q(w); all three are divided by nll, so only their ratios matter")
+    log_p: float = option(1e-3, "weight of log p(w)")
+    nll: float = option(0.05, "weight of the negative log-likelihood")
+    rho: float = option(-3.0, "initial rho is N(rho, rho_noise^2), where sigma = log(1 + exp(rho))")
+    rho_noise: float = option(0.1, "see rho")
+    mean_noise: float | None = option(0.1, "initial means are N(0, mean_noise^2); none: the plain network's weights")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        self._check()
-        twin = self.build_twin(net, self.rho, F.softplus)
-        with torch.no_grad():
-            for mean, rho in twin.gaussians().values():
-                rho.add_(self.rho_noise * torch.randn_like(rho))
-                if self.mean_noise is not None:
-                    mean.normal_(0, self.mean_noise)
-        self.begun = -1  # the task at whose start these standard deviations were taken
-        self.sigma: dict[str, Tensor] = {}
-        return twin
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.prior_share <= 1:
             raise ValueError(f"prior_share={self.prior_share} will not do: it must lie above 0 and be 1 at most")
         if not self.prior_wide > self.prior_narrow > 0:
@@ -76,8 +65,16 @@ class UCB(Variational):
         if self.weight_decay:
             raise ValueError("ucb has a prior in place of weight_decay: leave that at 0, or raise log_p")
 
-    def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
-        return [SGD(self.trained(task), lr=lr, momentum=self.momentum)]
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        twin = self.build_twin(net, self.rho, F.softplus)
+        with torch.no_grad():
+            for mean, rho in twin.gaussians().values():
+                rho.add_(self.rho_noise * torch.randn_like(rho))
+                if self.mean_noise is not None:
+                    mean.normal_(0, self.mean_noise)
+        self.begun = -1  # the task at whose start these standard deviations were taken
+        self.sigma: dict[str, Tensor] = {}
+        return twin
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         super().begin_task(task, data)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..nets import BayesianMultiHead, MultiHead
 from ..nets.bayesian import Deviation
+from ..options import option
 from ..streams import Split, Task, TaskData
 from .method import Batch, Method
 
@@ -20,12 +21,15 @@ class Variational(Method):
     Only the backbone and the head of the task at hand are trained.
     """
 
-    samples: int = 10  # draws of the weights in a step
-    sampling: str = "weights"  # or "local": linear layers draw their outputs, for the same expectation in less time
+    samples: int = option(10, "draws of the weights in a step")
+    sampling: str = option("weights", "weights, or local: linear layers draw their outputs, which takes less time")
 
-    def build_twin(self, net: MultiHead, spread: float, deviation: Deviation) -> BayesianMultiHead:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.samples < 1:
             raise ValueError(f"samples={self.samples} will not do: a step needs at least one draw of the weights")
+
+    def build_twin(self, net: MultiHead, spread: float, deviation: Deviation) -> BayesianMultiHead:
         self.net: BayesianMultiHead = BayesianMultiHead(net, spread, deviation, self.sampling)
         self.count = 0  # training samples of the task at hand
         self.generator: torch.Generator | None = None  # None: torch's own

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from ..nets import MultiHead
+from ..options import option
 from ..streams import Task, TaskData
 from .method import Record
 from .registry import register_method
@@ -40,12 +41,13 @@ class VCL(Variational):
         optimizer="Adam",
     )
 
-    prediction_samples: int = 100  # draws of the weights whose class probabilities are averaged
-    log_variance: float = -6.0  # of the posterior, to begin with
-    pretrain_epochs: int = 0  # of maximum likelihood on the first task, for its initial means
-    pretrain_batch: int = 64
+    prediction_samples: int = option(100, "draws of the weights whose class probabilities are averaged")
+    log_variance: float = option(-6.0, "log of the posterior's variance, to begin with")
+    pretrain_epochs: int = option(0, "epochs of maximum likelihood on the first task, for its initial means")
+    pretrain_batch: int = option(64, "samples at a time in these epochs")
 
-    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.prediction_samples < 1:
             raise ValueError(f"prediction_samples={self.prediction_samples} will not do: use at least one")
         if self.pretrain_epochs < 0 or self.pretrain_batch < 1:
@@ -54,6 +56,8 @@ class VCL(Variational):
             raise ValueError("vcl is trained with Adam, which has no option momentum: leave it at 0")
         if self.weight_decay:
             raise ValueError("vcl has a prior in place of weight_decay: leave that at 0")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         twin = self.build_twin(net, self.log_variance, deviation)
         self.pretrained = self.pretrain_epochs == 0
         # N(0, 1), for the head of a later task too

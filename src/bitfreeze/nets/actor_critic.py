@@ -20,9 +20,12 @@ class ActorCritic(MultiHead):
         _start(self.heads, 0.01)  # so that every action is as likely at first
         _start(self.critics, 1.0)
 
+    def of_task(self, task: int) -> list[nn.Parameter]:
+        return [*super().of_task(task), *self.critics[task].parameters()]
+
     def act(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
         """Scores of the actions and the value of each state, from one pass through the backbone."""
-        features = self.backbone(x)
+        features = self.features(x, task)
         return self.heads[task](features), self.critics[task](features).squeeze(1)
 
 

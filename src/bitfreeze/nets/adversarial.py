@@ -34,8 +34,7 @@ class SharedPrivate(MultiHead):
         return self.classify(*self.codes(x, task), task)
 
     def of_task(self, task: int) -> list[nn.Parameter]:
-        """What belongs to one task alone."""
-        return [*self.privates[task].parameters(), *self.heads[task].parameters()]
+        return [*self.privates[task].parameters(), *super().of_task(task)]
 
 
 def shared_private(

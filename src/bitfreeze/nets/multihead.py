@@ -22,6 +22,10 @@ class MultiHead(nn.Module):
         features: Tensor = self.backbone(x)
         return features
 
+    def of_task(self, task: int) -> list[nn.Parameter]:
+        """What belongs to one task alone."""
+        return list(self.heads[task].parameters())
+
     def forward(self, x: Tensor, task: int) -> Tensor:
         scores: Tensor = self.heads[task](self.features(x, task))
         return scores

@@ -6,7 +6,7 @@ of a rollout are [t, n]: step t, copy n of the environment.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any
 
@@ -17,15 +17,11 @@ from torch.optim import Adam
 
 from ..methods import Method
 from ..nets import ActorCritic
+from ..options import option
 from ..streams import Task, TaskData
 from ..training import TrainingDiverged
 from .environments import Environments, derived_seed
 from .states import States
-
-
-def option(default: Any, text: str) -> Any:
-    """A setting and what it means."""
-    return field(default=default, metadata={"help": text})
 
 
 @dataclass(frozen=True)

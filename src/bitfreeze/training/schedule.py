@@ -6,18 +6,20 @@ from typing import Any
 
 from torch import Tensor
 
+from ..options import option
+
 
 @dataclass(frozen=True)
 class Settings:
     """How each task is trained."""
 
-    lr: float = 0.05
-    batch: int = 32
-    epochs: int = 200
-    patience: int = 5  # epochs without improvement before the learning rate drops
-    factor: float = 3.0  # by which it is divided
-    lr_min: float = 1e-4  # training ends when it falls below
-    evaluation_batch: int = 2000
+    lr: float = option(0.05, "learning rate at a task's start")
+    batch: int = option(32, "samples in a step")
+    epochs: int = option(200, "the most epochs that a task is trained for")
+    patience: int = option(5, "epochs without improvement before the learning rate drops")
+    factor: float = option(3.0, "what the learning rate is then divided by")
+    lr_min: float = option(1e-4, "a task ends when the learning rate falls below")
+    evaluation_batch: int = option(2000, "samples at a time in validation and tests")
 
     def __post_init__(self) -> None:
         for name in ("batch", "epochs", "patience", "evaluation_batch"):
