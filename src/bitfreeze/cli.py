@@ -10,7 +10,6 @@ try:
 except ModuleNotFoundError as missing:
     raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
 
-from . import data
 from .commands.datasets import Data
 from .commands.listing import List
 from .commands.looking import Figure, Play, Report, Show, Table, Watch
@@ -21,10 +20,7 @@ from .experiments.store import RunRefused
 from .experiments.torchrun import RanksLost
 from .training import TrainingDiverged
 
-ERRORS = (
-    OSError, ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed, data.DataMissing, data.DataCorrupt,
-    data.DownloadFailed,
-)  # fmt: skip
+ERRORS = (OSError, ValueError, RunRefused, TrainingDiverged, RanksLost, RankFailed)
 
 Command = (
     Annotated[Run, tyro.conf.subcommand("run")]
@@ -62,6 +58,4 @@ def _require_each_once(words: list[str]) -> None:
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     for option in options:
         if options.count(option) > 1:
-            raise SystemExit(
-                f"bitfreeze: {option} is given more than once: put all that it is to say after one {option}"
-            )
+            raise ValueError(f"{option} is given more than once: put all that it is to say after one {option}")

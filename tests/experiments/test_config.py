@@ -43,7 +43,7 @@ def test_every_variant_has_settings_that_its_method_takes(stream):
 def test_options_that_make_no_sense_are_refused_before_anything_is_run():
     with pytest.raises(ValueError, match="rules='relased' is not known"):
         make_config("mnist5", "blip", changes=["method.rules=relased"])
-    with pytest.raises(ValueError, match="smax=0.5 is out of range"):
+    with pytest.raises(ValueError, match=r"smax=0\.5 is out of range"):
         make_config("mnist5", "hat", changes=["method.smax=0.5"])
 
 

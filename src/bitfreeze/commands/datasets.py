@@ -44,7 +44,7 @@ class DataVerify:
         for file in found.files:
             print(f"{file.state:10} {file.path} {file.detail}".rstrip())
         if not found.ok:
-            raise SystemExit(f"{self.name} is not whole: bitfreeze data get {self.name}")
+            raise ValueError(f"{self.name} is not whole: bitfreeze data get {self.name}")
 
 
 @dataclass

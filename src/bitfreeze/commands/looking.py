@@ -42,7 +42,7 @@ class Table:
             if (not self.only or self.only in _words(row)) and self.without not in _words(row)
         ]
         if not rows:
-            raise SystemExit(
+            raise ValueError(
                 f"no such finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
             )
         if self.csv:
@@ -172,7 +172,7 @@ class Watch:
 def _find_run(name: str) -> RunFolder:
     path = next((p for p in (Path(name), runs_root() / name) if (p / "config.toml").exists()), None)
     if path is None:
-        raise SystemExit(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
+        raise ValueError(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
     return RunFolder(path)
 
 

@@ -53,7 +53,7 @@ class Run:
 
     def do(self) -> None:
         if self.threads < 1:
-            raise SystemExit(f"bitfreeze: threads must be at least 1, got {self.threads}")
+            raise ValueError(f"threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *self._short()])
         with joined_ranks() as ranks:
@@ -145,7 +145,7 @@ class Sweep:
             print_table(mine, self.stream)
         print(f"runs are kept in {runs_root() / self.stream}")
         if failed:
-            raise SystemExit(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
+            raise ValueError(f"{len(failed)} of {len(outcomes)} runs failed, first: {failed[0].error}")
 
     def _carry_out(self, configs: list[Config], engine: Engine[Any]) -> list[Outcome]:
         with show_sweep(len(configs)) as display:
