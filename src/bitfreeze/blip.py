@@ -22,7 +22,7 @@ from .bounds import bound_and_prior_scale
 from .budget import prior_of_first_task
 from .consolidation import Consolidation, report_tensors
 from .distributed import world
-from .fisher.estimate import Progress
+from .fisher.estimation import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
 from .parameters import Slot, Watch, find_parameters, require_float, watched_modules, watched_parts
 from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state

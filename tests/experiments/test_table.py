@@ -142,8 +142,12 @@ def test_columns_in_which_nothing_stands_are_left_out(root):
 
 
 def test_a_page_has_protocol_and_versions(root):
-    page = to_page(finished_rows(root, "mnist5"), "mnist5")
-    assert "Protocol: released data and schedule; SGD lr 0.01, batch 64" in page
+    rows = finished_rows(root, "mnist5")
+    page = to_page(rows, "mnist5")
+    assert "Protocol of blip, ft, joint: released data and schedule; SGD lr 0.01, batch 64, up to 200 epochs" in page
+    assert "Protocol of blip: released data and schedule; SGD lr 0.01, batch 64, up to 40 epochs" in page
+    alone = to_page([row for row in rows if row["method"] == "ft"], "mnist5")
+    assert "Protocol: released data and schedule; SGD lr 0.01, batch 64" in alone
     assert f"Versions: bitfreeze {code_version()}, torch 2." in page
 
 

@@ -10,7 +10,7 @@ from .catalog import DataFile, Dataset, Download, array_digest, datasets, find_d
 from .cifar import load_cifar10, load_cifar100
 from .digits import load_digits
 from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
-from .get import FileCheck, Got, Status, Verification, get, status, verify, where
+from .getting import FileCheck, Got, Status, Verification, get, status, verify, where
 from .idx import read_idx
 from .images import Images
 from .mini_imagenet import MiniImageNet, load_mini_imagenet

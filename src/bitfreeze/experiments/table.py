@@ -18,9 +18,9 @@ from .scores import ScoreLine
 _T95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262]
 
 PREFACE = """\
-Accuracy in percent on each task's test samples, mean ± standard deviation over seeds. ACC: after the last task. BWT:
-its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned. Intransigence:
-how much less that is than joint training's. Seconds: wall time of a run on one core, other work beside it.
+Accuracy in percent on samples that are kept for testing, mean ± standard deviation over seeds. ACC: after the last
+task. BWT: its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned.
+Intransigence: how much less that is than joint training's. Seconds: wall time on one core, other work beside it.
 """
 
 Runs = dict[int, Row]  # by seed
@@ -183,17 +183,28 @@ def to_markdown(lines: Lines, against: str = "") -> str:
 
 def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") -> str:
     """The table as Markdown with all that is needed to judge and to repeat it."""
-    protocols, environments = ({row[name] for row in rows} for name in ("protocol", "environment"))
+    environments = {row["environment"] for row in rows}
     return "\n".join(
         [
             f"# {title or stream}\n",
             preface(stream),
             to_markdown(summarise(rows, stream, against), against),
-            *(f"Protocol: {text}.\n" for text in sorted(protocols)),
+            *(f"Protocol{of}: {text}.\n" for of, text in _protocols(rows)),
             *(f"Versions: {text}.\n" for text in sorted(environments)),
             "Each row of the CSV beside this page holds the command that made it.",
         ]
     )
+
+
+def _protocols(rows: list[Row]) -> list[tuple[str, str]]:
+    """Each protocol once, with the methods that it is of where there are several."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        methods = found.setdefault(row["protocol"], [])
+        if row["method"] not in methods:
+            methods.append(row["method"])
+    several = len(found) > 1
+    return sorted((f" of {', '.join(sorted(methods))}" if several else "", text) for text, methods in found.items())
 
 
 def to_terminal(lines: Lines, stream: str, against: str = "") -> Table:
