@@ -4,7 +4,7 @@ import io
 import warnings
 
 import measure
-import networks
+import plain_networks as networks
 import torch
 
 from bitfreeze import BLIP

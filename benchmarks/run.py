@@ -8,15 +8,14 @@ second table is MNIST-5 by the public code's protocol (released.py) / by ours, i
 import platform
 import sys
 
-import networks
+import plain_networks as networks
 import torch
 from convnets import measure_alexnet, measure_resnet18
+from fisher_cost import measure_fisher, measure_torch_func
 from growth import measure_bytes, measure_growth
 from loop import measure_loop
 from protocol import PARTS, measure_protocol
 from step import measure_step
-
-from fisher import measure_fisher, measure_torch_func
 
 
 def main() -> None:

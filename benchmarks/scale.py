@@ -17,12 +17,12 @@ from pathlib import Path
 import measure
 import torch
 import torch.distributed as dist
+from fisher_cost import measure_fisher
 from growth import measure_growth
 from step import measure_step
 from torch import nn
 
 from bitfreeze import BLIP
-from fisher import measure_fisher
 
 WIDTHS, SAMPLES = (250, 500, 1000, 2000), (500, 1000, 2000, 4000)
 

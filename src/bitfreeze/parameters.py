@@ -36,6 +36,11 @@ class Slot:
         parameter = self.parameter
         return layout_of(parameter).local(parameter)
 
+    @property
+    def module(self) -> nn.Module:
+        """The first module that owns it."""
+        return self.owners[0][0]
+
     def find(self) -> nn.Parameter | None:
         """The parameter, or None where its module no longer has it (pruned, parametrised, set to None)."""
         module, attribute = self.owners[0]

@@ -10,9 +10,9 @@ from ..experiments import figures, table
 from ..experiments.config import require_known
 from ..experiments.play import play_game
 from ..experiments.report import build_page
-from ..experiments.rows import Row, finished_rows, to_csv
+from ..experiments.rows import finished_rows, to_csv
 from ..experiments.store import RunFolder, runs_root, write_aside
-from ..experiments.stored import find_runs
+from ..experiments.stored import find_runs, is_wanted
 from ..experiments.watch import watcher
 from ..streams import streams
 from .common import Name, Names, print_table
@@ -36,11 +36,8 @@ class Table:
 
     def do(self) -> None:
         require_known("stream", self.stream, streams)
-        rows = [
-            row
-            for row in finished_rows(runs_root(), self.stream)
-            if (not self.only or self.only in _words(row)) and self.without not in _words(row)
-        ]
+        found = finished_rows(runs_root(), self.stream)
+        rows = [row for row in found if is_wanted(row["variant"], self.only, self.without)]
         if not rows:
             raise ValueError(
                 f"no such finished run of {self.stream} in {runs_root()}: start with bitfreeze run {self.stream}"
@@ -174,7 +171,3 @@ def _find_run(name: str) -> RunFolder:
     if path is None:
         raise ValueError(f"there is no run {name!r}, neither as a folder nor below {runs_root()}")
     return RunFolder(path)
-
-
-def _words(row: Row) -> list[str]:
-    return row["variant"].split() or ["preset"]

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from ..bits import information_gain
 from ..methods.blip import RULES
 
 Array = NDArray[Any]
@@ -93,7 +95,7 @@ class BitHistory:
             yield dead
 
     def _gain_of_nothing(self, task: int) -> float:
-        return 0.5 * float(np.log2((task + 1) / (task + 2))) if self.gain_rule == "appendix" else 0.0
+        return float(information_gain(torch.zeros(()), torch.ones(()), task + 1, self.gain_rule))
 
     def capacity(self, names: list[str], task: int) -> float:
         """Share of the bits of these tensors that are frozen."""

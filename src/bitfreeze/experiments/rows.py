@@ -12,7 +12,7 @@ from ..streams import streams
 from .config import run_command
 from .scores import score_row
 from .store import Event
-from .stored import StoredRun, read_runs
+from .stored import StoredRun, common_changes, read_runs, variant_of
 
 COLUMNS = [
     "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
@@ -74,7 +74,7 @@ _ROWS = {"supervised": _accuracy_rows, "reinforcement": _score_rows}
 def _identity(config: dict[str, Any]) -> Row:
     return {
         "method": config["method"],
-        "variant": " ".join(word for word in (config["variant"], *config["changes"]) if word),
+        "variant": variant_of(config),
         "seed": config["seed"],
     }
 
@@ -88,13 +88,12 @@ def _origin(config: dict[str, Any]) -> Row:
 
 def _is_ceiling(config: dict[str, Any]) -> bool:
     """Joint training with the preset's own options."""
-    own = config["variant"] or any(change.startswith("method.") for change in config["changes"])
-    return config["method"] == "joint" and not own
+    return config["method"] == "joint" and not config["variant"] and common_changes(config) == config["changes"]
 
 
 def _setting(config: dict[str, Any]) -> tuple[Any, ...]:
     """What a run and the joint training that is its ceiling have in common."""
-    return config["seed"], *(change for change in config["changes"] if not change.startswith("method."))
+    return config["seed"], *common_changes(config)
 
 
 def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | None) -> Row:

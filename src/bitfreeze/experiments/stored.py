@@ -1,7 +1,7 @@
 """Runs that are on disk, for looking at: finding them, and what they hold. Nothing here writes."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +28,8 @@ class StoredRun:
 
     @property
     def label(self) -> str:
-        """Method, variant and changes: what runs that differ only in their seed have in common."""
-        return " ".join(word for word in (self.method, self.config["variant"], *self.config["changes"]) if word)
+        """What runs that differ only in their seed have in common."""
+        return f"{self.method} {variant_of(self.config)}".rstrip()
 
     @property
     def title(self) -> str:
@@ -84,7 +84,7 @@ def find_runs(root: Path, places: list[str], only: str = "", without: str = "") 
     """
     files = {file.resolve(): file for place in places or [""] for file in _configs(root, place)}
     runs = read_runs(sorted(files))
-    kept = [run for run in runs if (not only or only in _words(run)) and without not in _words(run)]
+    kept = [run for run in runs if is_wanted(variant_of(run.config), only, without)]
     if not kept:
         where = ", ".join(places) or str(root)
         raise ValueError(f"there is no run in {where} to look at: bitfreeze run digits5 makes one in seconds")
@@ -113,5 +113,17 @@ def read_runs(files: Iterable[Path]) -> list[StoredRun]:
     return found
 
 
-def _words(run: StoredRun) -> list[str]:
-    return [word for word in (run.config["variant"], *run.config["changes"]) if word] or ["preset"]
+def variant_of(config: Mapping[str, Any]) -> str:
+    """The variant and the changes in words; empty for the preset's own settings."""
+    return " ".join(word for word in (config["variant"], *config["changes"]) if word)
+
+
+def is_wanted(variant: str, only: str, without: str) -> bool:
+    """Whether a variant has the word ``only`` and lacks the word ``without``; `preset` stands for one without words."""
+    words = variant.split() or ["preset"]
+    return (not only or only in words) and without not in words
+
+
+def common_changes(config: Mapping[str, Any]) -> list[str]:
+    """What was changed of training, network and stream, and so is the same for methods that are compared."""
+    return [change for change in config["changes"] if not change.startswith("method.")]

@@ -199,7 +199,7 @@ class _Run:
         the way that needs no trial."""
         ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
         for slot in plan.by_way(self.slots, Way.RULE):
-            layer = slot.owners[0][0]
+            layer = slot.module
             if taps.single(layer, n) is not None:
                 ruled.append(slot)
             elif taps.calls.get(layer):

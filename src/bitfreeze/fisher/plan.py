@@ -59,7 +59,7 @@ def candidate_rule(slot: Slot) -> tuple[Rule | None, str]:
 
 
 def tapped_layers(slots: Sequence[Slot]) -> list[nn.Module]:
-    layers = {id(slot.owners[0][0]): slot.owners[0][0] for slot in slots if candidate_rule(slot)[0] is not None}
+    layers = {id(slot.module): slot.module for slot in slots if candidate_rule(slot)[0] is not None}
     return list(layers.values())
 
 
@@ -74,7 +74,7 @@ def add_by_rules(
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep), strict=True))
     left_out = []
     for slot in slots:
-        delta = deltas[slot.owners[0][0]]
+        delta = deltas[slot.module]
         if slot.name in untried and delta is not None and delta.any():
             left_out.append(slot)
         else:
@@ -83,7 +83,7 @@ def add_by_rules(
 
 
 def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, Call]:
-    found = {slot.owners[0][0]: taps.single(slot.owners[0][0], n) for slot in slots}
+    found = {slot.module: taps.single(slot.module, n) for slot in slots}
     return {layer: call for layer, call in found.items() if call is not None}
 
 
@@ -91,7 +91,7 @@ def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, 
 def add_by_rule(
     total: Tensor, slot: Slot, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
 ) -> None:
-    layer = slot.owners[0][0]
+    layer = slot.module
     rule, _ = candidate_rule(slot)
     delta = deltas[layer]
     if rule is not None and delta is not None:
@@ -179,12 +179,13 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
     for slot in slots:
         _, name = candidate_rule(slot)
         agrees, tried = _agree(scratch[slot.name], truth.get(slot.name))
-        if slot.name not in truth and not probe.taps.calls.get(slot.owners[0][0]):
+        if slot.name not in truth and not probe.taps.calls.get(slot.module):
             plan.choose(slot, Way.IDLE, Way.IDLE.value)
         elif not plan.reasons[slot.name]:
             if agrees:
                 plan.choose(slot, Way.RULE, name)
-                plan.untried |= set() if tried else {slot.name}
+                if not tried:
+                    plan.untried.add(slot.name)
             else:
                 plan.reasons[slot.name] = f"{name} disagrees with autograd"
 
@@ -194,7 +195,7 @@ def _try_rule(
 ) -> str:
     """Add what the rule finds to ``total``; where there is none to try, say why."""
     rule, reason = candidate_rule(slot)
-    layer = slot.owners[0][0]
+    layer = slot.module
     times = len(probe.taps.calls.get(layer, []))
     if rule is None:
         return reason

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bits import radius
+from ..bits import information_gain, radius
 from ..blip import BLIP
 from ..consolidation import Consolidation
 from ..nets import MultiHead
@@ -129,9 +129,9 @@ class Blip(Method):
 
 
 def _gain(before: Tensor, after: Tensor, task: int, rules: Rules) -> Tensor:
-    """The information gain of a task from F_{0:t-1} and F_{0:t}: see bits.information_gain."""
+    """The information gain of a task from F_{0:t-1} and F_{0:t}."""
     total = after * (task + 1) if rules.fisher == "mean" else after  # t F_{0:t-1} + F_t
-    return 0.5 * torch.log2(total / (before * (task + 1 if rules.gain == "appendix" else task)))
+    return information_gain(total - task * before, before, task, rules.gain)
 
 
 def _offset(parameter: Tensor, state: dict[str, Any], depth: int) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..figures import draw, image
-from ..stored import StoredRun
+from ..stored import StoredRun, common_changes
 
 GROUPS, RUNS_WITH_BITS = 10, 2
 BESIDE = ("sequence", "tradeoff", "matrix", "rewards", "reward")
@@ -43,8 +43,7 @@ def by_setting(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
     """Runs that can be compared: what was changed of training, network and stream is the same."""
     found: dict[str, list[StoredRun]] = {}
     for run in runs:
-        others = [change for change in run.config["changes"] if not change.startswith("method.")]
-        found.setdefault(" ".join(others), []).append(run)
+        found.setdefault(" ".join(common_changes(run.config)), []).append(run)
     return found
 
 
@@ -65,7 +64,7 @@ def with_bits(runs: list[StoredRun]) -> list[StoredRun]:
 
 def _no_more(runs: list[StoredRun]) -> list[StoredRun]:
     """No more methods than a figure can hold, those with their preset's own options first."""
-    plain = sorted(runs, key=lambda run: any(change.startswith("method.") for change in run.config["changes"]))
+    plain = sorted(runs, key=lambda run: common_changes(run.config) != run.config["changes"])
     labels = list(dict.fromkeys(run.label for run in plain))[:GROUPS]
     return [run for run in runs if run.label in labels]
 
