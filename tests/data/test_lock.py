@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitfreeze.data import lock
+from bitfreeze import file_lock
 from bitfreeze.data.lock import locked
 
 
@@ -42,6 +42,6 @@ def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytes
     def without(number: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(lock, "_lock", without)
+    monkeypatch.setattr(file_lock, "_lock", without)
     with pytest.raises(OSError, match=f"{tmp_path} is on a file system without file locks .*: set BITFREEZE_DATA"):
         locked(tmp_path / "lock", nobody_waits).__enter__()

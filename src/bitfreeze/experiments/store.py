@@ -1,7 +1,6 @@
 """A run on disk: its settings, events, accuracies, bits and checkpoints, below one folder."""
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
+from ..file_lock import try_to_lock
 from .config import Config
 from .environment import environment
 from .values import to_toml
@@ -50,10 +50,8 @@ class RunFolder:
         """Only one process at a time works on a run."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it") from None
+            if not try_to_lock(file):
+                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
             yield
 
     def require_same_config(self, config: Config, finished: bool) -> None:
