@@ -20,16 +20,18 @@ class Reference:
     def __init__(self, weights: dict[str, Array], rules: str, prior: float, depth: int = 20, c: float = 6.0) -> None:
         self.w = {name: value.astype(np.float64) for name, value in weights.items()}
         self.rules, self.depth, self.t, self.near_ties = rules, depth, 1, 0
-        self.bound, self.bits, self.centre, self.fisher = {}, {}, {}, {}
+        self.strict = rules in ("strict", "strict_total")
+        self.bound, self.bits, self.centre, self.fisher, self.gains = {}, {}, {}, {}, {}
         for name in BACKBONE:
             inputs = self.w["w" + name[1]].shape[1]
             bound = c / np.sqrt(inputs) if name[0] == "w" else 1.0
-            if rules == "strict":
+            if self.strict:
                 bound = 2.0 ** np.ceil(np.log2(bound))
-            first = prior * ((c / bound) ** 2 if rules == "strict" else inputs)
+            first = prior * ((c / bound) ** 2 if self.strict else inputs)
             shape = self.w[name].shape
             self.bound[name], self.fisher[name] = bound, np.full(shape, first)
             self.bits[name], self.centre[name] = np.zeros(shape, dtype=np.int64), np.zeros(shape)
+            self.gains[name] = np.zeros(shape)
 
     # the network
 
@@ -74,7 +76,7 @@ class Reference:
         for name in BACKBONE:
             bound, reach = self.bound[name], self.bound[name] * 2.0 ** -self.bits[name]
             w = np.clip(self.w[name], self.centre[name] - reach, self.centre[name] + reach)
-            if self.rules != "strict":
+            if not self.strict:
                 edge = bound * (1 - 2.0**-self.depth)
                 w = np.clip(w, -edge, edge)
             self.w[name] = w
@@ -99,14 +101,17 @@ class Reference:
         t = self.t
         for name in BACKBONE:
             old, new, before, bound = self.fisher[name], fisher[name], self.bits[name], self.bound[name]
-            denominator = (t + 1) * old if self.rules in ("strict", "released") else t * old
+            denominator = (t + 1) * old if self.strict or self.rules == "released" else t * old
             gain = 0.5 * np.log2((t * old + new) / denominator)
+            if self.rules == "strict_total":  # whole bits of all gains together, less what is frozen
+                self.gains[name] = self.gains[name] + gain
+                gain = self.gains[name] - before
             bits = np.minimum(self.depth, before + np.maximum(0, np.ceil(gain)).astype(np.int64))
             tie = (bits != their_bits[name]) & (np.abs(gain - np.round(gain)) < 1e-5)
             self.near_ties += int(tie.sum())
             self.bits[name] = bits = np.where(tie, their_bits[name], bits)
             theta = self.w[name]
-            if self.rules == "strict":
+            if self.strict:
                 self.centre[name] = self.nested_centre(name, theta, before, bits)
             elif self.rules == "released":
                 snapped = bound * np.round(theta / bound * 2.0**bits) / 2.0**bits

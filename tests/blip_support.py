@@ -11,6 +11,7 @@ from bitfreeze import BLIP, Rules
 
 RULES = {
     "strict": Rules.strict(),
+    "strict_total": Rules(rounding="total"),
     "released": Rules.released(),
     "text": Rules.text(),
     "algorithm1": Rules.text(algorithm1=True),

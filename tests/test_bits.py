@@ -218,3 +218,16 @@ def test_the_fisher_accumulates_as_a_mean_or_as_a_sum() -> None:
 def test_unknown_rules_are_refused(call) -> None:
     with pytest.raises(ValueError, match=r"unknown .* rule 'other': use"):
         call(torch.ones(1), torch.ones(1), 1, "other")
+
+
+@pytest.mark.parametrize("rule", GAINS)
+def test_the_total_gain_is_the_sum_of_all_gains(rule: str) -> None:
+    torch.manual_seed(0)
+    prior = torch.tensor(1e-9, dtype=torch.float64)
+    accumulated, total = prior, torch.zeros(500, dtype=torch.float64)
+    for task in range(1, 12):
+        new = torch.rand(500, dtype=torch.float64) ** 8 * 10 ** float(torch.randn(()))
+        new[::7] = 0
+        total = total + information_gain(new, accumulated, task, rule)
+        accumulated = bits.accumulate_fisher(new, accumulated, task, "mean")
+        torch.testing.assert_close(bits.total_gain(accumulated, prior, task, rule), total, rtol=1e-9, atol=1e-9)

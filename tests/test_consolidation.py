@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from bitfreeze import BLIP, Consolidation, Rules, diagonal_fisher
+from bitfreeze.parameters import find_parameters
+from bitfreeze.tensor_state import TensorState
 from blip_support import Net, make_task, train_sgd
 
 
@@ -158,3 +160,29 @@ def test_nothing_frozen_leaves_room_for_ever() -> None:
     assert report.frozen_now == 0
     assert math.isinf(report.forecast)
     assert "inf" in str(report)
+
+
+@pytest.mark.parametrize("gain", ["appendix", "eq8"])
+def test_rounding_the_total_freezes_whole_bits_of_all_gains_together(gain: str) -> None:
+    """And so never more than rounding each, whose excess adds up where tasks tell now more and now less."""
+    torch.manual_seed(0)
+    slot = find_parameters(nn.Linear(40, 30, bias=False))[0]
+    each, total = (
+        TensorState(slot, 20, Rules(gain=gain, rounding=rounding), bound=1.0, prior_scale=1.0)
+        for rounding in ("each", "total")
+    )
+    prior, seen = 1e-6, torch.zeros(30, 40, dtype=torch.float64)
+    most, tasks = torch.zeros(30, 40, dtype=torch.float64), 8
+    for task in range(1, tasks + 1):
+        fisher = torch.exp(3 * torch.randn(30, 40)) * 1e-4
+        fisher[task % 5 :: 5] = 0
+        seen += fisher
+        mean_fisher = (prior + seen) / (task + 1)
+        gains = 0.5 * torch.log2(mean_fisher / prior * (task + 1 if gain == "eq8" else 1))
+        most = torch.maximum(most, gains)
+        each, total = each.after_task(fisher, prior), total.after_task(fisher, prior)
+        far_from_ties = (most - most.round()).abs() > 1e-3
+        assert torch.equal(total.frozen_bits()[far_from_ties], most.ceil()[far_from_ties].to(torch.uint8))
+        assert (total.frozen_bits() <= each.frozen_bits()).all()
+        assert (each.frozen_bits() == total.frozen_bits()).all() or task > 1
+    assert each.frozen_bits().float().mean() > total.frozen_bits().float().mean() + 1

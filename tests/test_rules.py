@@ -34,7 +34,12 @@ def test_the_flags_of_text_change_one_thing_each() -> None:
     assert Rules.text(straight_through=True) == dataclasses.replace(text, straight_through=True)
 
 
-@pytest.mark.parametrize("field", ["centre", "gain", "fisher"])
+def test_a_total_gain_needs_a_mean_fisher() -> None:
+    with pytest.raises(ValueError, match="use rounding='each' with fisher='sum'"):
+        Rules(rounding="total", fisher="sum")
+
+
+@pytest.mark.parametrize("field", ["centre", "gain", "rounding", "fisher"])
 def test_an_unknown_choice_is_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=f"Rules.{field} must be one of .*, got 'other'"):
         Rules(**{field: "other"})

@@ -64,6 +64,12 @@ def _denominator(task: int, rule: str) -> int:
     return task + 1 if rule == "appendix" else task
 
 
+def total_gain(fisher: Tensor, prior: Tensor, task: int, rule: str = "appendix") -> Tensor:
+    """The information gains of tasks 1 to ``task``, added up, from F_{0:t} (a mean) and F_0: the sum telescopes."""
+    times = 1 if rule == "appendix" else task + 1  # of Eq. 8, whose gains lack the division by t + 1, the mean's own
+    return 0.5 * torch.log2(times * fisher / prior)
+
+
 def extra_bits(gain: Tensor, frozen: Tensor, depth: int) -> Tensor:
     """n_t of the paper's Eq. 9: the gain rounded up, at least 0, at most the bits still free."""
     return torch.ceil(gain).clamp_(min=0).minimum(depth - frozen.to(gain.dtype)).to(torch.uint8)

@@ -252,7 +252,8 @@ class BLIP:
         weights as usual; parameters that the state does not know start at their own task 1."""
         require_state(state)
         mine = self._settings()
-        theirs = {"freeze_statistics": self.freeze_statistics, **state["settings"]}  # which older states do not tell
+        older = {"freeze_statistics": self.freeze_statistics, "rounding": "each"}  # which older states do not tell
+        theirs = {**older, **state["settings"]}
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:

@@ -14,6 +14,10 @@ class Rules:
     gain: str = "appendix"
     """Information gain of the ``appendix`` or of the main text's ``eq8``: see bits.information_gain."""
 
+    rounding: str = "each"
+    """What is rounded up to whole bits: the gain of ``each`` task, as the paper has it, or the ``total`` gain of all so
+    far, so that what rounding adds does not add up over tasks."""
+
     fisher: str = "mean"
     """F_{0:t} is a running ``mean`` (Eq. 7) or a ``sum`` (Algorithm 1)."""
 
@@ -36,10 +40,13 @@ class Rules:
         for name, known in (
             ("centre", ("nested", "rounded", "rounded_before")),
             ("gain", ("appendix", "eq8")),
+            ("rounding", ("each", "total")),
             ("fisher", ("mean", "sum")),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"Rules.{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.rounding == "total" and self.fisher != "mean":
+            raise ValueError("the total gain is that of a mean Fisher: use rounding='each' with fisher='sum'")
         if self.centre == "nested" and not self.power_of_two:
             raise ValueError("nested intervals are exact only with power_of_two bounds: leave power_of_two=True")
 

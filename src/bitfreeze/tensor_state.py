@@ -14,6 +14,7 @@ from .sharding import WHOLE, Layout, is_sharded, layout_of
 
 TENSORS = ("bits", "centre", "fisher", "residual")
 SMALL, HEALTH_STEPS = 10_000, 32
+LEAST_GAIN = 1e-5  # bits
 
 
 @dataclass
@@ -151,18 +152,21 @@ class TensorState:
         self._follow(theta.device)
         bits = torch.zeros_like(theta, dtype=torch.uint8) if self.bits is None else self.bits
         centre = torch.zeros_like(theta, dtype=torch.int32) if self.centre is None else self.centre
-        old = self.fisher
-        if old is None:  # a prior below what float32 can hold would be a division by 0
-            first = max(prior * self.prior_scale, torch.finfo(torch.float32).tiny)
-            old = torch.full((), first, dtype=torch.float32, device=theta.device)
-        gain = b.information_gain(new_fisher, old, task, rules.gain)
+        # a prior below what float32 can hold would be a division by 0
+        smallest = torch.finfo(torch.float32).tiny
+        first = torch.full((), max(prior * self.prior_scale, smallest), dtype=torch.float32, device=theta.device)
+        old = first if self.fisher is None else self.fisher
+        fisher = b.accumulate_fisher(new_fisher, old, task, rules.fisher).float()
+        if rules.rounding == "each":
+            gain = b.information_gain(new_fisher, old, task, rules.gain)
+        else:  # what all tasks have told beyond the bits that are frozen; less than float32 can tell is nothing
+            gain = b.total_gain(fisher, first, task, rules.gain) - bits.to(fisher.dtype) - LEAST_GAIN
         new_bits = bits + b.extra_bits(gain, bits, self.depth)
         if rules.centre == "nested":
             centre = b.nested_centre(theta, centre, bits, new_bits, self.depth, self.bound)
         else:
             counted = bits if rules.centre == "rounded_before" else new_bits
             centre = b.rounded_centre(theta, counted, self.depth, self.bound)
-        fisher = b.accumulate_fisher(new_fisher, old, task, rules.fisher).float()
         return replace(self, tasks=task, bits=new_bits, centre=centre, fisher=fisher, ends=None)
 
     def take_from_first_(self, ranks: Ranks) -> None:

@@ -45,6 +45,9 @@ class Blip(Method):
     rules: str = option("strict", "strict, released, text, algorithm1 or text_straight_through")
     snap: bool | None = option(None, "whether weights end a task at their centre; none leaves it to the rules")
     gain: str | None = option(None, "information gain, appendix or eq8; none leaves it to the rules")
+    rounding: str | None = option(
+        None, "up to whole bits: the gain of each task, or the total; none leaves it to the rules"
+    )
     bits: int = option(20, "the depth N to which a parameter is resolved")
     budget: float = option(0.1, "share of the bits in use that the first task may freeze; the prior follows from it")
     prior: float | None = option(None, "F_0 for the Fisher per sample, in place of the budget")
@@ -61,7 +64,7 @@ class Blip(Method):
         require_settings(self.bits, self.budget, self.prior, self.bound, self._rules())
 
     def _rules(self) -> Rules:
-        changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain}
+        changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
         return replace(RULES[self.rules](), **{name: value for name, value in changed.items() if value is not None})
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
