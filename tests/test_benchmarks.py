@@ -1,5 +1,7 @@
 """The benchmarks compare like with like: both sides of each do the same work."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,10 +9,14 @@ from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
 from loop import bare_epochs, first_rows, new_network, our_epochs
 from protocol import PARTS, Shares
 from released import Released
+from rounding import compare
 from torch import Tensor
 from torch.optim import SGD
 
 from bitfreeze import BLIP, Rules, diagonal_fisher
+from bitfreeze.experiments.config import make_config
+from bitfreeze.experiments.runner import run
+from bitfreeze.experiments.stored import find_runs
 from bitfreeze.nets import MultiHead, build_network
 from bitfreeze.streams import make_stream
 
@@ -127,3 +133,12 @@ def test_a_whole_run_is_the_sum_of_its_parts() -> None:
     shares = Shares(ours=dict.fromkeys(PARTS, 1.0), released=dict(zip(PARTS, (4.0, 2.0, 30.0, 1.0), strict=True)))
     assert shares.ratio("a task's end") == 30
     assert shares.whole(epochs=10, tasks=2) == (2 * (10 * 6 + 30) + 3) / (2 * (10 * 2 + 1) + 3)
+
+
+def test_rounding_together_is_what_the_rule_for_it_would_freeze(tmp_path: Path) -> None:
+    config = make_config("digits5", "blip", changes=["method.rounding=total", "training.epochs=2"])
+    run(config, tmp_path)
+    (stored,) = find_runs(tmp_path, [])
+    assert stored.bits is not None
+    for frozen, together in compare(stored.bits):
+        assert together == pytest.approx(frozen, abs=0.02)  # gains are kept in half precision

@@ -10,6 +10,7 @@ import torch
 from bitfreeze import cli, data, rl, training
 from bitfreeze.cli import main
 from bitfreeze.commands import looking, running
+from bitfreeze.experiments.config import make_config
 from bitfreeze.methods import methods
 from bitfreeze.options import meanings
 from bitfreeze.streams import streams
@@ -101,6 +102,25 @@ def test_what_can_be_set_is_listed(type_in):
     assert "--set training.epochs=200  (the most epochs" in shown
     assert "--method blip --variant released method.rules=released method.prior=1e-11" in shown
     assert "--method vcl method.sampling=local training.lr=0.001" in shown
+
+
+@pytest.mark.parametrize("stream", [name for name, record in streams.items() if record.trainer == "supervised"])
+def test_what_is_listed_of_a_stream_can_be_typed_in(stream, type_in):
+    for line in type_in("list", stream).splitlines():
+        words = line.partition("  (")[0].split()
+        if words[0] == "--set":
+            make_config(stream, "ft", changes=words[1:])
+        else:
+            method, variant, given = words[1], "", words[2:]
+            if given[:1] == ["--variant"]:
+                variant, given = given[1], given[2:]
+            make_config(stream, method, variant, changes=given)
+
+
+@pytest.mark.parametrize("method", methods)
+def test_what_is_listed_of_a_method_can_be_typed_in(method, type_in):
+    for line in type_in("list", method).splitlines():
+        make_config("digits5", method, changes=[line.removeprefix("--set ").partition("  (")[0]])
 
 
 def test_every_option_of_a_method_and_of_training_says_what_it_means():

@@ -1,5 +1,6 @@
 """`bitfreeze list`."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -49,7 +50,7 @@ class List:
 def _words(settings: Mapping[str, object], part: str = "method") -> str:
     """What a preset gives to a method, as it would be typed in."""
     return "".join(
-        _words(value, name) if isinstance(value, Mapping) else f" {part}.{name}={value}"
+        _words(value, name) if isinstance(value, Mapping) else f" {part}.{name}={_typed(value)}"
         for name, value in settings.items()
         if name != "variants"
     )
@@ -58,7 +59,14 @@ def _words(settings: Mapping[str, object], part: str = "method") -> str:
 def _print_options(options: Mapping[str, object], part: str, texts: Mapping[str, str] | None = None) -> None:
     for name, value in options.items():
         text = (texts or {}).get(name, "")
-        print(f"--set {part}.{name}={'none' if value is None else value}" + (f"  ({text})" if text else ""))
+        print(f"--set {part}.{name}={_typed(value)}" + (f"  ({text})" if text else ""))
+
+
+def _typed(value: object) -> str:
+    """As --set takes it."""
+    if value is None:
+        return "none"
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, bool | list) else str(value)
 
 
 def _described(record: Record) -> str:

@@ -46,7 +46,7 @@ class Config:
     @property
     def label(self) -> str:
         """The variant and the changes in words; empty for the preset's own settings."""
-        return " ".join([*([self.variant] if self.variant else []), *self.changes])
+        return in_words(self.variant, self.changes)
 
     @property
     def title(self) -> str:
@@ -76,6 +76,11 @@ def run_command(stream: str, method: str, variant: str, seed: int, changes: Iter
     return shlex.join(words)
 
 
+def in_words(variant: str, changes: Iterable[str]) -> str:
+    """A variant and changes, as tables name them."""
+    return " ".join(word for word in (variant, *changes) if word)
+
+
 def preset(stream: str) -> dict[str, Any]:
     """How a stream is trained: for the paper's streams, its settings and those of the released code."""
     own = streams[stream].preset
@@ -96,7 +101,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     table = preset(stream)
     own = _own(table, stream, method, variant)
     applied = tuple(sorted(_spelled(change) for change in changes))
-    _require_networks_of_presets(method, applied)
+    _require_network_in_use(method, applied)
     settings = [change.partition("=")[0] for change in applied]
     twice = [name for name in settings if settings.count(name) > 1]
     if twice:
@@ -139,7 +144,7 @@ def _require_trainable(method: str, stream: str, trainer: str) -> None:
         )
 
 
-def _require_networks_of_presets(method: str, changes: Iterable[str]) -> None:
+def _require_network_in_use(method: str, changes: Iterable[str]) -> None:
     asked = [change for change in changes if change.startswith("network.")]
     if asked and methods[method].record.own_networks:
         raise ValueError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .bit_history import BitHistory
+from .config import in_words
 from .store import Event, RunDamaged, RunFolder
 
 
@@ -115,7 +116,7 @@ def read_runs(files: Iterable[Path]) -> list[StoredRun]:
 
 def variant_of(config: Mapping[str, Any]) -> str:
     """The variant and the changes in words; empty for the preset's own settings."""
-    return " ".join(word for word in (config["variant"], *config["changes"]) if word)
+    return in_words(config["variant"], config["changes"])
 
 
 def is_wanted(variant: str, only: str, without: str) -> bool:
