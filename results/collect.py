@@ -1,18 +1,20 @@
 """Writes the tables of this folder from the finished runs in BITFREEZE_RUNS: `make results`.
 
 A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
-thing at a time, have pages of their own.
+thing at a time, have pages of their own. Of runs that were cut to a few epochs there are the learning curves too.
 """
 
 from pathlib import Path
 
-from bitfreeze.experiments.rows import Row, finished_rows, to_csv
+from bitfreeze.experiments.rows import Row, rows_of, to_csv
 from bitfreeze.experiments.store import runs_root
+from bitfreeze.experiments.stored import StoredRun, read_runs, variant_of
 from bitfreeze.experiments.table import to_page
 from bitfreeze.streams import streams
 
 HERE = Path(__file__).parent
-CUT_SHORT = ("training.epochs=10", "stream.tasks=")  # what runs of an ablation have, and no others
+ABLATED = {"mnist5": "training.epochs=10", "alt_cifar": "stream.tasks=4"}  # what runs of an ablation have
+FEW_EPOCHS = 10
 TITLES = {
     "tuning_": "Choosing settings on {}: tested on 10 % of the training samples, which are not trained on",
     "ablation_": "Ablation of BLIP on {}: one thing at a time, cut short as the variant says",
@@ -20,24 +22,36 @@ TITLES = {
 }
 
 
-def kind(row: Row) -> str:
+def kind(run: StoredRun) -> str:
     """Which of the pages a run belongs to."""
-    words = row["variant"].split()
+    words = variant_of(run.config).split()
     if "stream.tuning=true" in words:
         return "tuning_"
-    return "ablation_" if row["method"] == "blip" and any(word.startswith(CUT_SHORT) for word in words) else ""
+    return "ablation_" if run.method == "blip" and ABLATED.get(run.stream) in words else ""
+
+
+def curve(run: StoredRun) -> list[Row]:
+    """Loss in each epoch of a run whose epochs were capped so low that one would like to see it."""
+    if run.result is None or run.config["training"].get("epochs", FEW_EPOCHS + 1) > FEW_EPOCHS:
+        return []
+    named = {"method": run.method, "variant": variant_of(run.config), "seed": run.config["seed"]}
+    seen = ("task", "epoch", "lr", "train_loss", "valid_loss")
+    return [named | {name: round(event[name], 6) for name in seen} for event in run.events if event["event"] == "epoch"]
 
 
 def main() -> None:
     for stream in streams:
-        rows = finished_rows(runs_root(), stream)
+        runs = read_runs(sorted((runs_root() / stream).glob("*/seed*/config.toml")))
         for prefix, title in TITLES.items():
-            mine = [row for row in rows if kind(row) == prefix]
-            if mine:
-                (HERE / f"{prefix}{stream}.csv").write_text(to_csv(mine))
-                page = to_page(mine, stream, title=title.format(stream))
+            rows = rows_of(run for run in runs if kind(run) == prefix)
+            if rows:
+                (HERE / f"{prefix}{stream}.csv").write_text(to_csv(rows))
+                page = to_page(rows, stream, title=title.format(stream))
                 (HERE / f"{prefix}{stream}.md").write_text(page + "\n")
-                print(f"{prefix}{stream}: {len(mine)} runs")
+                print(f"{prefix}{stream}: {len(rows)} runs")
+        curves = [epoch for run in runs if kind(run) == "" for epoch in curve(run)]
+        if curves:
+            (HERE / f"curves_{stream}.csv").write_text(to_csv(curves))
 
 
 if __name__ == "__main__":
