@@ -74,6 +74,15 @@ def test_members_that_would_escape_are_refused(tmp_path: Path, make, name: str) 
     assert_refused(make(tmp_path / "archive", {**FILES, name: b"x"}), "outside the folder")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "folder/" + 300 * "x"], ids=["zero", "long"])
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path, name: str) -> None:
+    member = tarfile.TarInfo("plain")
+    member.pax_headers = {"path": name}
+    with tarfile.open(tmp_path / "archive", "w", format=tarfile.PAX_FORMAT) as tar:
+        tar.addfile(member)
+    assert_refused(tmp_path / "archive", "a name that no file can have")
+
+
 def tar_member(kind: bytes, target: str = "") -> tarfile.TarInfo:
     member = tarfile.TarInfo("package/odd")
     member.type, member.linkname = kind, target

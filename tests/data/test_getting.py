@@ -1,6 +1,7 @@
 """Getting a dataset, and telling what is there."""
 
 import gzip
+import hashlib
 import io
 import subprocess
 import sys
@@ -236,6 +237,29 @@ def test_without_a_digest_it_is_used_with_a_warning(server: MirrorServer, tmp_pa
     assert check.ok
     assert {file.state for file in check.files} == {"unverified"}
     assert_tiny(tmp_path)
+
+
+def test_a_mirror_must_deliver_the_published_file(server: MirrorServer, tmp_path: Path, register) -> None:
+    published = f"sha256:{hashlib.sha256(b'right').hexdigest()}"
+    mirrors = tuple(server.serve(f"/{k}", good(body)) for k, body in enumerate([b"other", b"right"]))
+    file = DataFile("one", lambda path: (np.frombuffer(path.read_bytes(), np.uint8),), published=(published,))
+    register(Dataset("single", "a file", files=(file,), downloads=(Download("one", mirrors, ("one",)),)))
+    got = data.get("single", tmp_path)
+    assert "one is not the published file" in got.notes[0]
+    assert (tmp_path / "single" / "one").read_bytes() == b"right"
+    (tmp_path / "single" / "one").write_bytes(b"other")  # by hand: somebody wants it so
+    with pytest.warns(data.DataUnverified, match="one is not the published file"):
+        assert data.get("single", tmp_path).sources == {"one": "already there"}
+
+
+def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, register) -> None:
+    register(tiny_dataset(()))
+    lay_out(tmp_path)
+    path = next((tmp_path / NAME).iterdir())
+    path.unlink()
+    path.mkdir()
+    (wrong,) = [file for file in data.verify(NAME, tmp_path).files if file.state == "wrong"]
+    assert wrong.detail.endswith("is a folder where a file should be")
 
 
 # archives as downloads

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import torch
 from made_files import CIFAR10_BATCHES, png, random_images, write_pickle
 from PIL import Image
 from scipy.io import savemat
+from scipy.sparse import csc_array
 from tiny_dataset import lay_out
 
 from bitfreeze import data
@@ -159,6 +162,9 @@ BROKEN_SVHN = {
     "no labels": ({"X": PIXELS}, "holds no labels"),
     "too few labels": ({"X": PIXELS, "y": [[1]]}, "holds no labels"),
     "a label of 0": ({"X": PIXELS, "y": [[1], [0]]}, "holds no labels"),
+    "complex labels": ({"X": PIXELS, "y": [[1j], [2]]}, "holds no labels"),
+    "labels in cells": ({"X": PIXELS, "y": np.array([[1, [2, 3]]], object)}, "holds no labels"),
+    "sparse labels": ({"X": PIXELS, "y": csc_array([[1.0], [2.0]])}, "holds no labels"),
 }
 
 
@@ -173,6 +179,12 @@ def test_what_is_not_svhn_is_refused(content: bytes | dict[str, object], words: 
         read_svhn(path)
 
 
+def png_of_size(width: int, height: int) -> bytes:
+    """A header and nothing else."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+
+
 def test_letters_are_taken_once_and_what_is_no_picture_is_skipped(tmp_path: Path) -> None:
     images = made_files.lay_out_notmnist(tmp_path, each=4)
     folder = tmp_path / "notmnist" / "notMNIST_small"
@@ -182,6 +194,7 @@ def test_letters_are_taken_once_and_what_is_no_picture_is_skipped(tmp_path: Path
     (folder / "A" / "empty.png").write_bytes(b"")
     (folder / "F" / "rubbish.png").write_bytes(b"rubbish")
     (folder / "F" / "truncated.png").write_bytes(png(images[0, 0])[:-40])
+    (folder / "F" / "bomb.png").write_bytes(png_of_size(20_000, 20_000))
     (folder / "G" / "large.png").write_bytes(png(np.zeros((30, 30), np.uint8)))
     for path in sorted((folder / "B").iterdir()):  # other names, in another order
         path.rename(path.with_name(f"{9 - int(path.stem)}x.png"))

@@ -128,12 +128,23 @@ def test_a_picture_that_is_listed_but_not_there_is_named(tmp_path: Path) -> None
     folder = tmp_path / "mini_imagenet"
     lay_out_lists(folder)
     images = load_mini_imagenet(tmp_path)
-    (folder / "images" / f"{class_name(3)}{2:08d}.png").unlink()
-    with pytest.raises(DataMissing, match=r"00000002\.png is listed but is not there"):
-        images.pictures(3)
     (folder / "images" / f"{class_name(4)}{2:08d}.png").write_bytes(b"rubbish")
     with pytest.raises(DataCorrupt, match=r"00000002\.png is no picture"):
         images.pictures(4)
+    (folder / "images" / f"{class_name(3)}{2:08d}.png").unlink()
+    with pytest.raises(DataCorrupt, match=r"images lacks 1 of the pictures that are listed, such as .*00000002\.png"):
+        load_mini_imagenet(tmp_path)
+    assert not data.verify("mini_imagenet", tmp_path).ok
+
+
+@pytest.mark.parametrize("damage", [b'"' + b"x" * 200_000, b"\xff\xfe,n1\n"], ids=["a stray quote", "no text"])
+def test_a_list_that_is_damaged_is_named(damage: bytes, tmp_path: Path) -> None:
+    folder = tmp_path / "mini_imagenet"
+    lay_out_lists(folder)
+    with (folder / "val.csv").open("ab") as file:
+        file.write(damage)
+    with pytest.raises(DataCorrupt, match=r"val\.csv is no list, or a broken one"):
+        load_mini_imagenet(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["../../secret.png,n1", "/etc/passwd,n1", ",n1", "a.png"])

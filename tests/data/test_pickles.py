@@ -151,7 +151,17 @@ HUGE = {
     "a bytearray": b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"abc.",
     "an array": pickle.dumps(np.zeros((3, 3), np.uint8), 2).replace(b"K\x03K\x03", b"J\xff\xff\xff\x7fK\x03"),
     "a memo": b"Nr\xff\xff\xff\x7f",
-}
+    "a type that is long to name": b"\x80\x02cnumpy\ndtype\n)" + b"q\x00h\x00\x86" * 60 + b"\x85R.",
+    "a type that is deep": b"\x80\x02cnumpy\ndtype\n)" + b"\x85" * 100_000 + b"\x85R.",
+    "a text encoded again and again": (
+        b"\x80\x02X" + struct.pack("<I", 1 << 17) + b"a" * (1 << 17) + b"q\x00"
+        + b"c_codecs\nencode\nh\x00X\x06\x00\x00\x00latin1\x86R" * 200 + b"."
+    ),
+    "a shape that is long to multiply": (
+        b"\x80\x02cnumpy.core.numeric\n_frombuffer\n(C\x01acnumpy\ndtype\n(U\x02u1tR(\x8b"
+        + struct.pack("<I", 1 << 10) + b"\x7f" * (1 << 10) + b"q\x00" + b"h\x00" * 1000 + b"tU\x01CtR."
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("content", HUGE.values(), ids=HUGE)

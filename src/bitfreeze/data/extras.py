@@ -1,7 +1,12 @@
 """Libraries that only some readers need."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from .errors import DataCorrupt
 
 
 def lab_module(name: str) -> Any:
@@ -10,3 +15,14 @@ def lab_module(name: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError:
         raise ValueError(f"reading this dataset needs {name.split('.')[0]}: pip install 'bitfreeze[lab]'") from None
+
+
+@contextmanager
+def open_picture(path: Path, formats: tuple[str, ...] | None = None) -> Iterator[Any]:
+    """A picture of Pillow's. Whatever it says of a file that is none, or too large to be one, is DataCorrupt."""
+    pillow = lab_module("PIL.Image")
+    try:
+        with pillow.open(path, formats=formats) as picture:
+            yield picture
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataCorrupt(f"{path} is no picture, or a broken one ({error})") from error

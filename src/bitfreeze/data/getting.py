@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -168,7 +169,7 @@ class _Errand:
         target = self.folder / item.name
         if not item.archive:
             (file,) = files
-            delivery = download(item.mirrors, target, lambda part: read_verified(file, part), progress=self.report)
+            delivery = download(item.mirrors, target, partial(_require_delivered, file), progress=self.report)
             self._placed(file, delivery.address)
         else:
             with _scratch(self.folder) as unpacked:
@@ -211,7 +212,15 @@ class _Errand:
 
 
 def _require(file: DataFile, unpacked: Path) -> None:
-    read_verified(file, _found(file, unpacked))
+    _require_delivered(file, _found(file, unpacked))
+
+
+def _require_delivered(file: DataFile, path: Path) -> None:
+    """What others deliver must be the published file, where somebody puts there by hand may be another."""
+    read_verified(file, path)
+    doubt = file.doubt(path) if file.published else None
+    if doubt is not None:
+        raise DataCorrupt(doubt)
 
 
 def _found(file: DataFile, unpacked: Path) -> Path:

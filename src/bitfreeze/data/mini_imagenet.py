@@ -11,6 +11,7 @@ layouts of the same pictures give the same classes.
 """
 
 import csv
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from .catalog import Arrays, DataFile, Dataset, register
 from .errors import DataCorrupt, DataMissing, DataUnverified
-from .extras import lab_module
+from .extras import lab_module, open_picture
 from .pickles import read_plain_pickle
 from .reading import missing_sentence
 
@@ -88,16 +89,30 @@ def _from_folders(folder: Path) -> dict[str, _Class]:
 def _from_lists(folder: Path) -> dict[str, _Class]:
     files: dict[str, list[Path]] = {}
     for part in PARTS:
-        with (folder / f"{part}.csv").open(newline="", encoding="utf-8") as file:
+        for name, label in _listed(folder / f"{part}.csv"):
+            files.setdefault(label, []).append(folder / "images" / name)
+    there = set(os.listdir(folder / "images"))
+    absent = sorted(path.name for paths in files.values() for path in paths if path.name not in there)
+    if absent:  # better said now than in the middle of a run
+        raise DataCorrupt(
+            f"{folder / 'images'} lacks {len(absent):,} of the pictures that are listed, such as {absent[0]}"
+        )
+    return {name: _of_files(sorted(paths)) for name, paths in files.items()}
+
+
+def _listed(path: Path) -> list[tuple[str, str]]:
+    """File names and classes."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
             if rows.fieldnames is None or not {"filename", "label"} <= set(rows.fieldnames):
-                raise DataCorrupt(f"{folder / part}.csv is no list: its first line should be filename,label")
-            for row in rows:
-                name = row["filename"]
-                if not name or not row["label"] or Path(name).name != name:
-                    raise DataCorrupt(f"{folder / part}.csv has a line without the name of a picture and its class")
-                files.setdefault(row["label"], []).append(folder / "images" / name)
-    return {name: _of_files(sorted(paths)) for name, paths in files.items()}
+                raise DataCorrupt(f"{path} is no list: its first line should be filename,label")
+            pairs = [(row["filename"], row["label"]) for row in rows]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise DataCorrupt(f"{path} is no list, or a broken one ({error})") from error
+    if not all(name and label and Path(name).name == name for name, label in pairs):
+        raise DataCorrupt(f"{path} has a line without the name of a picture and its class")
+    return pairs
 
 
 def _of_files(paths: list[Path]) -> _Class:
@@ -105,15 +120,8 @@ def _of_files(paths: list[Path]) -> _Class:
 
 
 def _read_picture(path: Path) -> Pictures:
-    pillow = lab_module("PIL.Image")
-    try:
-        with pillow.open(path) as picture:
-            colour = picture.convert("RGB")
-            return np.asarray(colour.resize((SIDE, SIDE), pillow.Resampling.BILINEAR))
-    except FileNotFoundError:
-        raise DataMissing(f"mini_imagenet: {path} is listed but is not there") from None
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataCorrupt(f"{path} is no picture, or a broken one ({error})") from error
+    with open_picture(path) as picture:
+        return np.asarray(picture.convert("RGB").resize((SIDE, SIDE), lab_module("PIL.Image").Resampling.BILINEAR))
 
 
 def _from_caches(folder: Path) -> dict[str, _Class]:

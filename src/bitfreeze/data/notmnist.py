@@ -5,6 +5,7 @@ letters. Each picture is taken once, under the first of its letters, in the orde
 matter how files are called. There is no official test set: a tenth of each class is put aside, always the same.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 from .catalog import Arrays, DataFile, Dataset, Download, register
 from .errors import DataCorrupt
-from .extras import lab_module
+from .extras import open_picture
 from .images import Images
 from .reading import read_dataset
 
@@ -37,15 +38,12 @@ def read_notmnist(path: Path) -> Arrays:
 
 
 def _pictures(folder: Path) -> set[bytes]:
-    pillow = lab_module("PIL.Image")
     found = set()
     for path in folder.glob("*.png"):
-        try:
-            with pillow.open(path, formats=("PNG",)) as picture:
-                if picture.size == (SIDE, SIDE) and picture.mode == "L":
-                    found.add(picture.tobytes())
-        except (OSError, SyntaxError):  # the archive has a few that are no pictures
-            continue
+        # the archive has a few that are no pictures
+        with suppress(DataCorrupt), open_picture(path, formats=("PNG",)) as picture:
+            if picture.size == (SIDE, SIDE) and picture.mode == "L":
+                found.add(picture.tobytes())
     return found
 
 

@@ -27,7 +27,7 @@ def read_plain_pickle(path: Path) -> Any:
     """What a pickle holds; strings of Python 2 are read as Latin-1, so that none is lost."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _Machine().run(cast(IO[bytes], content))
+            return _Machine(len(content)).run(cast(IO[bytes], content))
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise DataCorrupt(f"{path} is not a pickle of plain data ({error})") from None
 
@@ -71,7 +71,7 @@ def _array(shape: Any, dtype: Any, order: Any, content: Any) -> npt.NDArray[Any]
     content = content.encode("latin-1") if isinstance(content, str) else content
     if not isinstance(content, bytes | bytearray) or not isinstance(dtype, _Dtype) or order not in ("C", "F"):
         raise _Refused("an array that is not made of numbers and their bytes")
-    if not isinstance(shape, tuple) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    if not isinstance(shape, tuple) or len(shape) > 8 or not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape):
         raise _Refused("an array of no shape")
     if prod(shape) * dtype.numpy().itemsize != len(content):
         raise _Refused(f"an array of shape {shape} made of {len(content):,} bytes")
@@ -80,7 +80,7 @@ def _array(shape: Any, dtype: Any, order: Any, content: Any) -> npt.NDArray[Any]
 
 def _dtype(code: Any, *_: Any) -> _Dtype:
     if not isinstance(code, str) or not re.fullmatch(r"b1|[iu][1248]|f[248]", code):
-        raise _Refused(f"an array of type {code!r}")
+        raise _Refused("an array of something else than numbers")
     return _Dtype(code)
 
 
@@ -121,9 +121,10 @@ class _Named:
 class _Machine:
     """Carries out a pickle's instructions on a stack and a memo of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.left = 2 * size  # bytes that arrays and encoded texts may have: an array may be made of such a text
 
     def run(self, stream: IO[bytes]) -> Any:
         for opcode, argument, _ in pickletools.genops(stream):
@@ -136,6 +137,14 @@ class _Machine:
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
+
+    def push_counted(self, made: Any) -> None:
+        """A text that is used again and again would be a small file's way to much memory."""
+        if isinstance(made, bytes | np.ndarray):
+            self.left -= made.nbytes if isinstance(made, np.ndarray) else len(made)
+        if self.left < 0:
+            raise _Refused("more content than it has bytes")
+        self.push(made)
 
     def since_mark(self) -> list[Any]:
         start = len(self.stack) - 1
@@ -175,13 +184,13 @@ class _Machine:
         arguments, named = self.stack.pop(), self.stack.pop()
         if not isinstance(named, _Named) or not isinstance(arguments, tuple):
             raise _Refused("a call of something that is no function")
-        self.push(named.meaning(*arguments))
+        self.push_counted(named.meaning(*arguments))
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack.pop()
         if not isinstance(target, _Dtype | _Unfilled) or not isinstance(state, tuple):
             raise _Refused("a state for something that has none")
-        self.push(target.build(state, self.memo))
+        self.push_counted(target.build(state, self.memo))
 
 
 Instruction = Callable[[_Machine, Any], None]

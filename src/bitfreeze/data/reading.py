@@ -24,7 +24,10 @@ def read_dataset(dataset: Dataset, root: Path | str | None = None) -> list[Array
 
 def read_verified(file: DataFile, path: Path) -> Arrays:
     """What a file decodes to; it may stand in another place than its own, under another name."""
-    arrays = file.read(path)
+    try:
+        arrays = file.read(path)
+    except IsADirectoryError:
+        raise DataCorrupt(f"{path} is a folder where a file should be") from None
     if file.digest is not None and array_digest(arrays) != file.digest:
         found = array_digest(arrays)
         raise DataCorrupt(
