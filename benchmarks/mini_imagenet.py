@@ -2,10 +2,11 @@
 
 Its pictures may not be passed on, so two of its tasks are learned from made ones of its size, by each method of the
 paper's table and with both networks, through the same command as the real ones. Steps, task ends and memory are
-measured. What twenty tasks of 200 epochs would take is arithmetic from the steps: an upper bound, for the schedule may
-end a task before (task ends and tests add less than a hundredth). On a GPU, the operations of a fine-tuning step at an
-assumed rate, times what the method's step takes more here. A step is one of the second task; from the fifth on A-GEM's
-would draw 256 pictures from its memory, where that holds 65 here, so its row is a lower bound.
+measured, ends on a tenth of a real task's samples. What twenty tasks of 200 epochs would take is arithmetic from the
+steps: an upper bound, for the schedule may end a task before (task ends and tests add a hundredth or two). On a GPU,
+the operations of a fine-tuning step at an assumed rate, times what the method's step takes more here. A step is one of
+the second task; from the fifth on A-GEM's would draw 256 pictures from its memory, where that holds 65 here, so its row
+is a lower bound.
 """
 
 import json
@@ -71,7 +72,8 @@ def measure_here(config: Config) -> dict[str, float]:
     last = epochs[1 - EPOCHS :]  # of the second task: in the first some methods have nothing to do yet
     ends = [later[1] - earlier[1] for earlier, later in pairs if (earlier[0], later[0]) == ("epoch", "task")]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"step": min(last) / _steps(config, _samples()), "end": min(ends), "peak": peak, "acc": found["acc"]}
+    step = min(last) / _steps(config, _samples())
+    return {"step": step, "end": min(ends), "peak": peak, "acc": found["acc"], "operations": operations(config)}
 
 
 def _samples() -> int:
@@ -100,11 +102,11 @@ def describe(config: Config, found: dict[str, float], slower: float) -> dict[str
         "network": str(config.network["kind"]),
         "batch": str(config.settings.batch),
         "ms a step": f"{1000 * found['step']:.0f}",
-        "s at a task's end": f"{found['end']:.1f}",
+        "s at an end": f"{found['end']:.1f}",
         "peak MB": f"{found['peak'] / 1e6:.0f}",
         "ACC": f"{found['acc']:.0f}",
         "hours of 20 tasks here": f"{steps * found['step'] / 3600:.0f}",
-        "hours on a GPU": f"{steps * slower * operations(config) / GPU_OPERATIONS / 3600:.1f}",
+        "hours on a GPU": f"{steps * slower * found['operations'] / GPU_OPERATIONS / 3600:.1f}",
     }
 
 

@@ -46,7 +46,7 @@ def make_games(root, method, shift=0.0):
     run.folder.events_written = 1  # go on after what is there
     for task, evaluated in enumerate(([20.0], [15.0 + shift, 8.0])):
         run.folder.event("random", task=task, score=10.0 * (1 - task))
-        # fewer games than at the end of the task before, so that has the last word; the new game is met here
+        # fewer games than at the end of the task before, so that has the last word in a curve; the new game is met here
         run.folder.event("evaluation", task=task, steps=0, scores=[*[99.0] * task, 2.0])
         run.folder.event("evaluation", task=task, steps=500, scores=evaluated)
         run.folder.event("task", task=task, score=[value + 10 for value in evaluated])
@@ -60,9 +60,11 @@ def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     assert list(pong.lines[1].get_ydata()) == [2, 20, 30, 15, 25]
     assert list(boxing.lines[1].get_ydata()) == [2, 8, 18]
     first, second = draw("reward", runs).figure.axes[0].lines
-    # pong from 10 to the best of all, 30; boxing from 0 to 18
-    assert np.allclose(first.get_ydata(), [-0.4, 0.5, 1.0 + 2 / 18, 0.25 + 8 / 18, 0.75 + 1])
-    assert np.allclose(second.get_ydata(), [-0.4, 0.5, 1.0 + 2 / 18, 0.5 + 8 / 18, 1 + 1])
+    # pong from 10 to the best of all evaluations, 99; boxing from 0 to 18
+    boxing = np.array([0, 0, 2, 8, 18]) / 18
+    assert np.allclose(first.get_ydata(), (np.array([2, 20, 30, 15, 25]) - 10) / 89 + boxing)
+    assert np.allclose(second.get_ydata(), (np.array([2, 20, 30, 20, 30]) - 10) / 89 + boxing)
+    assert "1.17 (so far, 2 games)" in draw("reward", runs).words
     with pytest.raises(ValueError, match="rewards needs runs of games"):
         draw("rewards", [make_run(tmp_path, "blip")])
     runs[1].config["training"]["steps"] = 2000
@@ -92,6 +94,10 @@ def test_matrices_show_each_accuracy_and_leave_out_what_was_not_learned(tmp_path
         assert shown == expected
 
 
+def title(drawing):
+    return drawing.figure.get_suptitle()
+
+
 def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     runs = [
         make_run(tmp_path, "blip", changes=[f"method.budget={value}"], accuracies=((90.0,), (80.0, acc)))
@@ -103,6 +109,10 @@ def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     line = draw("budget", runs).figure.axes[0].lines[0]
     assert list(line.get_xdata()) == [0.05, 0.1, 0.2]
     assert list(line.get_ydata()) == [85.0, 87.0, 86.0]
+    spelled = make_run(tmp_path, "blip", changes=["method.budget=0.1"], accuracies=((90.0,), (80.0, 94.0)))
+    assert "one seed" in title(draw("budget", [*runs, spelled]))  # the same run twice is no second seed
+    second = make_run(tmp_path, "blip", seed=1, accuracies=((90.0,), (80.0, 94.0)))
+    assert "mean over 1 to 2 seeds" in title(draw("budget", [*runs, second]))
     with pytest.raises(ValueError, match=r"prior needs finished runs that differ in .* --grid method.prior="):
         draw("prior", runs)
 

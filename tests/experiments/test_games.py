@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cut_off import Cut, complete, cut_after, kill_at_random
 
+from bitfreeze.commands.running import Run, Sweep, in_full
 from bitfreeze.experiments import metrics
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.play import write_pictures
@@ -53,6 +54,22 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     assert sum(event["event"] == "update" for event in events) == 2 * 6
     assert [event["steps"] for event in events if event["event"] == "evaluation"] == [0, 192] * 2
     assert attempt >= 2
+
+
+def test_no_evaluations_are_none_until_a_task_has_ended(tmp_path):
+    config = make_config(
+        "control", "ft", changes=[c for c in SMALL if "evaluations" not in c] + ["training.evaluations=0"]
+    )
+    result = run(config, tmp_path)
+    kinds = {event["event"] for event in RunFolder(tmp_path / config.name).events()}
+    assert "evaluation" not in kinds
+    assert len(result["best"]) == 2
+
+
+def test_short_options_of_games_are_those_of_run_and_sweep():
+    for command in (Run("atari6", steps="200k", net="small"), Sweep("atari6", steps="200k", net="small")):
+        assert in_full(command) == ["training.steps=200000", "network.kind=small"]
+    assert in_full(Sweep("control", envs=["CartPole-v1"])) == ['stream.envs=["CartPole-v1"]']
 
 
 def test_tensorboard_gets_a_figure_for_each_task_and_no_single_games(tmp_path):

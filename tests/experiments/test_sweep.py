@@ -35,6 +35,7 @@ def test_a_grid_is_all_combinations_and_multiples_are_of_what_the_preset_has():
         ("network.hidden=[5, 6]", "training.epochs=1"), ("network.hidden=[5, 6]", "training.epochs=10"),
         ("network.hidden=[7]", "training.epochs=1"), ("network.hidden=[7]", "training.epochs=10"),
     ]  # fmt: skip
+    assert grid_changes(["training.steps=0.2x"], make_config("atari6", "ft")) == [("training.steps=2000000",)]
     values = [make_config("mnist5", "blip", "released", 0, point) for point in grid_changes(["method.prior=2x"], base)]
     assert values[0].method_options["prior"] == 2e-11
 

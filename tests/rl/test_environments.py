@@ -7,6 +7,8 @@ from bitfreeze.rl import World, at_random, derived_seed, game_scores
 from bitfreeze.rl.games import ATARI6, games
 
 pytest.importorskip("ale_py", reason="needs the extra 'atari'")
+import gymnasium
+
 from bitfreeze.rl.atari import STACK, rom_of
 
 
@@ -33,7 +35,7 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     ours = World("ALE/SpaceInvaders-v5").make(2)
     other = AtariVectorEnv("space_invaders", 2, life_loss_info=True, reward_clipping=False, num_threads=1)
     lives = other.reset(seed=3)[1]["lives"]
-    lost = 0
+    lost, age = 0, np.zeros(2)
     for seen, step, actions in play(ours, 230):
         if step is None:
             assert not seen[:, :3].any()  # a game begins with zeros too
@@ -41,6 +43,8 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
         frames, reward, terminated, _, info = other.step(actions)
         if step.over.any():
             break
+        assert (info["episode_frame_number"] > age).all()  # no game has begun anew
+        age = info["episode_frame_number"]
         assert (step.ended == terminated).all()
         assert (step.ended == (info["lives"] < lives)).all()
         assert (reward == step.reward).all()
@@ -52,7 +56,6 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
             assert frames[row, :3].any()
         lives = info["lives"]
     assert lost >= 2
-    assert info["frame_number"].min() > 800  # no game has begun anew
     ours.close()
 
 
@@ -222,6 +225,32 @@ def test_an_environment_that_comes_again_has_a_name_of_its_own():
     assert [task.name for task in stream.tasks] == ["CartPole-v1", "Acrobot-v1", "CartPole-v1 (3)"]
 
 
+class Counting(gymnasium.Env):
+    """Actions are -1, 0 and 1; what is seen is the last one, and after the third step no number."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.steps += 1
+        return np.array([np.nan if self.steps > 3 else action], np.float32), 0.0, False, False, {}
+
+
+def test_actions_may_begin_elsewhere_and_what_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Counting-v0", gymnasium.envs.registration.EnvSpec("Counting-v0", Counting))
+    plain, reverse = World("Counting-v0").make(1), World("Counting-v0?reverse=1").make(1)
+    for environments, expected in ((plain, [-1, 0, 1]), (reverse, [1, 0, -1])):
+        environments.reset(0)
+        assert [environments.step(np.array([k])).seen[0, 0] for k in range(3)] == expected
+        with pytest.raises(ValueError, match=r"Counting-v0.* has observations that are not finite"):
+            environments.step(np.array([0]))
+
+
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
@@ -232,7 +261,10 @@ def test_an_environment_that_comes_again_has_a_name_of_its_own():
         ([":Bar-v0"], "Gymnasium cannot make ':Bar-v0'"),
         (["CartPole-v1?mirror=2"], "mirror=2 in 'CartPole-v1.mirror=2' is neither 0 nor 1"),
         (["CartPole-v1?reverse=yes"], "reverse=yes in .* is neither 0 nor 1"),
-        (["CartPole-v1?permute=x"], "permute=x in .* is no number"),
+        (["CartPole-v1?permute=x"], "permute=x in .* is no whole number from 0 on"),
+        (["CartPole-v1?permute=-1"], "permute=-1 in .* is no whole number from 0 on"),
+        (["CartPole-v1?gravity=nan"], "gravity=nan in .* is no number"),
+        (["CartPole-v1?np_random_seed=3"], "changes 'np_random_seed', which that environment does not let be set"),
         (["CartPole-v1?gravty=2"], "changes 'gravty', which is no number of that environment"),
         (["CartPole-v1?gravity=much"], "gravity=much in .* is no number"),
         (["Pendulum-v1"], "only vectors and a choice among actions"),

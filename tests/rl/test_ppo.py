@@ -304,6 +304,7 @@ def test_it_goes_on_from_where_games_begin_anew_as_if_nothing_had_been():
         ({"steps": 100}, "training.steps must be at least 2000, the steps of an update"),
         ({"gamma": 1.5}, "training.gamma must be from 0 to 1"),
         ({"minibatches": 5000}, "training.minibatches must be at most 2000"),
+        ({"copies": 1, "rollout": 1}, "training.copies must be at least 2 where rollout is 1"),
         ({"lr": 0.0}, "training.lr must be greater than 0"),
     ],
 )

@@ -55,7 +55,7 @@ class Run:
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         torch.set_num_threads(self.threads)
-        config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *self._short()])
+        config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *in_full(self)])
         with joined_ranks() as ranks:
             with ranks.together():
                 if on_first_of_node():
@@ -94,15 +94,6 @@ class Run:
         }
         return "".join(f" {words}" for words, differs in given.items() if differs)
 
-    def _short(self) -> list[str]:
-        """What the short options say, as changes."""
-        given = {
-            "training.steps": self.steps and str(parse_count(self.steps)),
-            "network.kind": self.net,
-            "stream.envs": self.envs and json.dumps(self.envs, separators=(",", ":")),
-        }
-        return [f"{name}={value}" for name, value in given.items() if value]
-
 
 @dataclass
 class Sweep:
@@ -115,6 +106,12 @@ class Sweep:
     """0-4, or 0,2,5."""
     set: list[str] = field(default_factory=list)
     """Changes to the preset, for all runs."""
+    steps: str = ""
+    """For games: steps in each, such as 200k or 10M; short for training.steps."""
+    net: str = ""
+    """The network; short for network.kind."""
+    envs: list[str] = field(default_factory=list)
+    """For games: the environments; short for stream.envs."""
     grid: list[str] = field(default_factory=list)
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -127,12 +124,12 @@ class Sweep:
     """Of each Ray task or SLURM job: num_cpus=1 memory=2e9, or timeout_min=600 slurm_partition=cpu ..."""
 
     def do(self) -> None:
-        pairs = [name.partition(":") for name in self.methods.split(",")]
+        pairs, changes = [name.partition(":") for name in self.methods.split(",")], [*self.set, *in_full(self)]
         configs = distinct(
-            make_config(self.stream, method, variant, seed, [*self.set, *point])
+            make_config(self.stream, method, variant, seed, [*changes, *point])
             for seed in parse_seeds(self.seeds)
             for method, _, variant in pairs
-            for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=self.set))
+            for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=changes))
         )
         require_known("engine", self.engine, engines)
         engine = engines[self.engine](self.address, self.workers, parse_options(self.engine_options))
@@ -155,3 +152,13 @@ class Sweep:
                 raise KeyboardInterrupt(
                     "stopped; the same command goes on from the last checkpoint of each run"
                 ) from None
+
+
+def in_full(given: Run | Sweep) -> list[str]:
+    """What the short options say, as changes."""
+    changes = {
+        "training.steps": given.steps and str(parse_count(given.steps)),
+        "network.kind": given.net,
+        "stream.envs": given.envs and json.dumps(given.envs, separators=(",", ":")),
+    }
+    return [f"{name}={value}" for name, value in changes.items() if value]

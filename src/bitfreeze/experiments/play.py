@@ -21,6 +21,7 @@ Picture = NDArray[np.uint8]
 
 def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0) -> float:
     """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score."""
+    require_writable(out)
     saved = folder.read_config()
     require_known("stream", saved["stream"], streams)
     if streams[saved["stream"]].trainer != "reinforcement":
@@ -58,14 +59,18 @@ def _with_score(picture: Picture, score: float) -> Picture:
     return np.asarray(image)
 
 
+def require_writable(out: Path) -> None:
+    if out.suffix not in WRITERS:
+        raise ValueError(f"{out.name} is neither .gif nor .mp4")
+    if out.suffix == ".mp4" and shutil.which("ffmpeg") is None:
+        raise ValueError("ffmpeg, which writes MP4, is not installed: give a name that ends in .gif")
+
+
 def write_pictures(pictures: Iterable[Picture], out: Path, rate: int = 15) -> None:
     """As GIF, or as MP4 where the name ends so and ffmpeg is there; ``rate`` pictures a second."""
-    frames = list(pictures)
+    require_writable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    writers = {".gif": _write_gif, ".mp4": _write_mp4}
-    if out.suffix not in writers:
-        raise ValueError(f"{out.name} is neither .gif nor .mp4")
-    writers[out.suffix](frames, out, rate)
+    WRITERS[out.suffix](list(pictures), out, rate)
 
 
 def _write_gif(frames: list[Picture], out: Path, rate: int) -> None:
@@ -76,11 +81,15 @@ def _write_gif(frames: list[Picture], out: Path, rate: int) -> None:
 
 
 def _write_mp4(frames: list[Picture], out: Path, rate: int) -> None:
-    if shutil.which("ffmpeg") is None:
-        raise ValueError("ffmpeg, which writes MP4, is not installed: give a name that ends in .gif")
     height, width = frames[0].shape[:2]
     command: list[Any] = [
         "ffmpeg", "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
-        "-r", str(rate), "-i", "-", "-pix_fmt", "yuv420p", str(out),
+        "-r", str(rate), "-i", "-", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", str(out),
     ]  # fmt: skip
-    subprocess.run(command, input=b"".join(frame.tobytes() for frame in frames), check=True)
+    try:
+        subprocess.run(command, input=b"".join(frame.tobytes() for frame in frames), check=True)
+    except subprocess.CalledProcessError as error:
+        raise OSError(f"ffmpeg could not write {out} (it ended with {error.returncode})") from None
+
+
+WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}

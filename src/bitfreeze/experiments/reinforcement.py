@@ -44,7 +44,8 @@ class ReinforcementRun(Run):
         ppo = PPO(self.method, task, environments, self.settings, derived_seed(self.config.seed, 0, task.index))
         if state is None:
             self._play_at_random(task)
-            self._evaluate(task, 0)
+            if self.settings.evaluations:
+                self._evaluate(task, 0)
         else:
             ppo.load_state_dict(state)
             self._say_if_games_begin_anew(task, ppo)

@@ -13,7 +13,8 @@ Mean raw scores of whole games after the last task, mean ± standard deviation o
 accumulated normalised reward, which counts each game from 0 (random play, measured in the run) to 1 (the best mean that
 any of these runs had in any evaluation) and adds them up. Kept: of the score above random play that a game had when it
 was learned, the share that is left in the end; the mean over games that were learned, that is played better than at
-random by two standard errors, without the last one. Evaluation: its wall time, which is part of seconds.
+random by two standard errors, without the last one, which has had no time to be forgotten. Evaluation: its wall time,
+which is part of seconds.
 """
 
 

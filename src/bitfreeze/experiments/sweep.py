@@ -61,7 +61,9 @@ def _change(name: str, value: str, base: Config) -> str:
             f"{name} is {'none' if given is None else given} in the preset of {base.method}, which {value} cannot "
             "multiply: give values, or a variant that sets it, such as blip:released for method.prior"
         )
-    return "" if float(times) == 1 else f"{name}={float(times) * given:.6g}"
+    product = float(times) * given
+    whole = isinstance(given, int) and product.is_integer()
+    return "" if float(times) == 1 else f"{name}={int(product) if whole else f'{product:.6g}'}"
 
 
 def distinct(configs: Iterable[Config]) -> list[Config]:

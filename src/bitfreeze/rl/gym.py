@@ -1,6 +1,7 @@
 """Gymnasium environments by id, with observations that are vectors and a choice of actions; and variants of them."""
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -40,7 +41,8 @@ class GymEnvironments:
                 f"{identity} has observations {seen} and actions {chosen}: only vectors and a choice among actions can "
                 "be used here"
             )
-        size, self.count, self.actions = seen.shape[0], count, int(chosen.n)
+        size, self.count, self.name = seen.shape[0], count, name
+        self.actions, self.first_action = int(chosen.n), int(chosen.start)
         self.shape: tuple[int, ...] = (max(size, width),)
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         order = np.arange(size)
@@ -54,7 +56,7 @@ class GymEnvironments:
 
     def step(self, actions: NDArray[np.int64]) -> Step:
         chosen = self.actions - 1 - actions if self.reverse else actions
-        seen, reward, terminated, truncated, info = self.envs.step(chosen)
+        seen, reward, terminated, truncated, info = self.envs.step(chosen + self.first_action)
         over, cut = terminated | truncated, truncated & ~terminated
         now = self._seen(seen)
         last = now
@@ -67,6 +69,8 @@ class GymEnvironments:
     def _seen(self, raw: NDArray[Any]) -> NDArray[Any]:
         result = np.zeros((len(raw), *self.shape), self.dtype)
         result[:, : raw.shape[1]] = self.sign * raw[:, self.order]
+        if not np.isfinite(result).all():
+            raise ValueError(f"{self.name} has observations that are not finite")
         return result
 
     def picture(self) -> NDArray[np.uint8]:
@@ -81,21 +85,36 @@ class GymEnvironments:
 
 
 def _changed(env: gymnasium.Env[Any, Any], changes: dict[str, str], name: str) -> gymnasium.Env[Any, Any]:
-    known: dict[str, Callable[[str], Any]] = {"permute": int, "mirror": _yes_or_no, "reverse": _yes_or_no}
+    known: dict[str, Callable[[str], Any]] = {"permute": _seed, "mirror": _yes_or_no, "reverse": _yes_or_no}
     for key, value in changes.items():
         if key not in known and not isinstance(getattr(env.unwrapped, key, None), int | float):
             raise ValueError(
                 f"{name!r} changes {key!r}, which is no number of that environment nor one of {', '.join(known)}"
             )
         try:
-            number = known.get(key, float)(value)
+            number = known.get(key, _finite)(value)
         except ValueError:
-            wanted = "neither 0 nor 1" if known.get(key) is _yes_or_no else "no number"
-            raise ValueError(f"{key}={value} in {name!r} is {wanted}") from None
+            odd = {"permute": "no whole number from 0 on", "mirror": "neither 0 nor 1", "reverse": "neither 0 nor 1"}
+            raise ValueError(f"{key}={value} in {name!r} is {odd.get(key, 'no number')}") from None
         if key not in known:
-            setattr(env.unwrapped, key, number)
+            try:
+                setattr(env.unwrapped, key, number)
+            except AttributeError:
+                raise ValueError(f"{name!r} changes {key!r}, which that environment does not let be set") from None
     return env
 
 
 def _yes_or_no(text: str) -> bool:
     return bool(("0", "1").index(text))
+
+
+def _seed(text: str) -> int:
+    if not 0 <= int(text) < 2**32:
+        raise ValueError
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not isfinite(float(text)):
+        raise ValueError
+    return float(text)

@@ -46,7 +46,7 @@ class Settings:
     max_grad_norm: float = option(0.5, "largest norm of all gradients together")
     restart: int = option(0, "updates after which all games begin anew, so that a run continues exactly; 0: never")
     states: int = option(1984, "states of the last rollouts that a method is shown at a task's end")
-    evaluations: int = option(50, "evaluations in a task before its last")
+    evaluations: int = option(50, "evaluations in a task before its last, from its start on")
     games: int = option(10, "whole games played for each of them")
     final_games: int = option(20, "whole games played after a task")
     game_steps: int = option(4500, "steps after which such a game is stopped: for Atari five minutes")
@@ -71,6 +71,7 @@ class Settings:
             self._require(name, 0 < getattr(self, name) < inf, "greater than 0")
         for name in ("gamma", "gae_lambda"):
             self._require(name, 0 <= getattr(self, name) <= 1, "from 0 to 1")
+        self._require("copies", self.batch > 1, "at least 2 where rollout is 1, for advantages are compared")
         self._require("minibatches", self.minibatches <= self.batch, f"at most {self.batch}, the steps of an update")
         self._require("steps", self.steps >= self.batch, f"at least {self.batch}, the steps of an update")
 

@@ -46,8 +46,9 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
         axes.minorticks_off()
         axes.margins(x=0.1)
     figure.supxlabel(title, fontsize=9)
-    seeds = max(len(found) for found in family.values())
-    count = f"mean over {seeds} seeds, bars: standard deviation" if seeds > 1 else "one seed"
+    seeds = sorted({len(found) for found in family.values()})
+    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    count = f"mean over {number} seeds, bars: standard deviation" if seeds[-1] > 1 else "one seed"
     figure.suptitle(headline([runs[0].stream, common, count], figure.get_figwidth()), fontsize=9)
     words = "; ".join(f"{v:g}: ACC {spread([r['acc'] for r in after_last[v]])[0]:.2f}" for v in values)
     return Drawing(figure, f"Ablation of {option}. {words}.")
@@ -75,7 +76,9 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
             continue
         others = [change for change in run.config["changes"] if not change.startswith(f"method.{option}=")]
         key = " ".join(word for word in (run.method, run.config["variant"], *others) if word)
-        families.setdefault(key, {}).setdefault(float(value), []).append(run)
+        same = families.setdefault(key, {}).setdefault(float(value), [])
+        if all(other.config["seed"] != run.config["seed"] for other in same):  # the preset's value may be spelled out
+            same.append(run)
     best = max(families, key=lambda key: len(families[key]), default="")
     if not best or len(families[best]) < 2:
         how = f"bitfreeze sweep {runs[0].stream} --methods blip --grid method.{option}=...,..."

@@ -63,7 +63,9 @@ def reward(runs: list[StoredRun]) -> Drawing:
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
         curve = mean_curve([accumulated(run, best) for run in group])
         axes.plot([s / unit for s in curve], [height for (height,) in curve.values()], **line_style(k), label=label)
-        ends.append(f"{label} {list(curve.values())[-1][0]:.2f}")
+        games = min(len(scores(run)[max(scores(run))]) for run in group)
+        unfinished = any(run.result is None for run in group)
+        ends.append(f"{label} {list(curve.values())[-1][0]:.2f}" + (f" (so far, {games} games)" if unfinished else ""))
     axes.set_xlabel(units)
     axes.set_ylabel("accumulated normalised reward")
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
@@ -132,10 +134,11 @@ def _random(runs: list[StoredRun]) -> dict[int, float]:
 
 
 def _best(runs: list[StoredRun]) -> dict[int, float]:
-    """The best mean score that any of these runs had in any evaluation of a game."""
+    """The best mean score that any of these runs had in any evaluation of a game, those that no curve shows too."""
     found: dict[int, float] = {}
     for run in runs:
-        for values in scores(run).values():
-            for u, value in enumerate(values):
+        for event in run.events:
+            means = event.get({"evaluation": "scores", "task": "score"}.get(event["event"], ""), ())
+            for u, value in enumerate(means):
                 found[u] = max(found.get(u, value), value)
     return found
