@@ -37,7 +37,7 @@ def main() -> None:
     func = measure_torch_func(networks.mlp(), digits, classes, batch=500, rounds=2)
     _row("Fisher of 1,000 samples / forward+backward: MLP, batch 500", f"{ours:.2f}", "1.3", f"{func:.0f}")
     ours = measure_fisher(networks.mlp(), digits.repeat(8, 1), classes.repeat(8), batch=500, rounds=6)
-    _row("the same, 8,000 samples (as many as the paper's)", f"{ours:.2f}", "", "")
+    _row("the same, 8,000 samples (as many as the released code's)", f"{ours:.2f}", "", "")
     ours = measure_fisher(networks.alexnet(), pictures, classes, batch=100, rounds=5)
     func = measure_torch_func(networks.alexnet(), pictures[:100], classes[:100], batch=100, rounds=1)
     _row("the same: AlexNet, batch 100", f"{ours:.2f}", "1.6", f"{func:.0f}")

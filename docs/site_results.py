@@ -1,4 +1,4 @@
-"""For mkdocs: the measured tables of results/ become pages of the site, where links from the repository find them."""
+"""For mkdocs: the tables of results/ become pages and files of the site, where links from the repository find them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for page in sorted((ROOT / "results").glob("*.md")):
+    for page in sorted(path for path in (ROOT / "results").iterdir() if path.suffix in (".md", ".csv")):
         files.append(File.generated(config, f"results/{page.name}", abs_src_path=str(page)))
     return files
 

@@ -35,7 +35,9 @@ def test_every_method_has_a_page_that_names_its_command(method):
     assert re.search(rf"--method {method}\b|`{method}`", pages)
 
 
-@pytest.mark.parametrize("page", [*PAGES, *DOCS.glob("*.md"), DOCS.parent / "README.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*DOCS.rglob("*.md"), DOCS.parent / "README.md"], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([\w./-]+\.md)\)", page.read_text()):
+    for link, _, anchor in re.findall(r"\]\(([\w./-]+)(#([\w-]+))?\)", page.read_text()):
         assert (page.parent / link).exists(), link
+        headings = re.findall(r"^#+ (.*)", (page.parent / link).read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in [re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings]

@@ -10,7 +10,10 @@ from bitfreeze import BLIP
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_code_blocks_run_in_order_and_print_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_blocks_run_in_order_and_print_a_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) >= 3
     names: dict[str, object] = {}
