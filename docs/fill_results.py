@@ -3,24 +3,21 @@
 Each page has a block between `<!-- results:NAME -->` and `<!-- end -->`; it is written from results/<stream>.csv.
 """
 
-import csv
 import re
 from pathlib import Path
 
-from bitfreeze.experiments.rows import Row
+from bitfreeze.experiments.rows import Row, from_csv
 from bitfreeze.experiments.table import summarise, to_markdown
 from bitfreeze.streams import streams
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
-WORDS = ("method", "variant", "protocol", "command")
 
 
 def read_rows(stream: str) -> list[Row]:
     file = RESULTS / f"{stream}.csv"
-    lines = csv.DictReader(file.read_text().splitlines()) if file.exists() else []
-    return [{k: v if k in WORDS else (float(v) if v else None) for k, v in line.items()} for line in lines]
+    return from_csv(file.read_text()) if file.exists() else []
 
 
 def figures(method: str) -> str:

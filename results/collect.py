@@ -1,4 +1,6 @@
-"""Writes the tables of this folder from the finished runs in BITFREEZE_RUNS: `make results`.
+"""Brings the tables of this folder up to date with the finished runs in BITFREEZE_RUNS: `make results`.
+
+Rows of runs that are not there stay as they are: the CSV files are the record. To take one out, delete its line.
 
 A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
 thing at a time, have pages of their own. Of runs that were cut to a few epochs there are the learning curves too.
@@ -6,7 +8,7 @@ thing at a time, have pages of their own. Of runs that were cut to a few epochs 
 
 from pathlib import Path
 
-from bitfreeze.experiments.rows import Row, rows_of, to_csv
+from bitfreeze.experiments.rows import Row, from_csv, merged, rows_of, to_csv
 from bitfreeze.experiments.store import runs_root
 from bitfreeze.experiments.stored import StoredRun, read_runs, variant_of
 from bitfreeze.experiments.table import to_page
@@ -39,19 +41,25 @@ def curve(run: StoredRun) -> list[Row]:
     return [named | {name: round(event[name], 6) for name in seen} for event in run.events if event["event"] == "epoch"]
 
 
+def add_to(name: str, rows: list[Row]) -> list[Row]:
+    """All rows of a file, with these."""
+    file = HERE / f"{name}.csv"
+    rows = merged(from_csv(file.read_text()) if file.exists() else [], rows)
+    if rows:
+        file.write_text(to_csv(rows))
+        print(f"{name}: {len(rows)} rows")
+    return rows
+
+
 def main() -> None:
     for stream in streams:
         runs = read_runs(sorted((runs_root() / stream).glob("*/seed*/config.toml")))
         for prefix, title in TITLES.items():
-            rows = rows_of(run for run in runs if kind(run) == prefix)
+            rows = add_to(f"{prefix}{stream}", rows_of(run for run in runs if kind(run) == prefix))
             if rows:
-                (HERE / f"{prefix}{stream}.csv").write_text(to_csv(rows))
                 page = to_page(rows, stream, title=title.format(stream))
                 (HERE / f"{prefix}{stream}.md").write_text(page + "\n")
-                print(f"{prefix}{stream}: {len(rows)} runs")
-        curves = [epoch for run in runs if kind(run) == "" for epoch in curve(run)]
-        if curves:
-            (HERE / f"curves_{stream}.csv").write_text(to_csv(curves))
+        add_to(f"curves_{stream}", [epoch for run in runs if kind(run) == "" for epoch in curve(run)])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.environment import code_version
-from bitfreeze.experiments.rows import COLUMNS, finished_rows, to_csv
+from bitfreeze.experiments.rows import COLUMNS, finished_rows, from_csv, merged, to_csv
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
 from bitfreeze.experiments.table import grid, summarise, to_markdown, to_page
@@ -72,6 +72,19 @@ def test_a_row_for_each_finished_run_with_the_columns_that_callers_rely_on(root)
     assert capped["command"].endswith("mnist5 --method blip --variant released --seed 0 --set training.epochs=40")
     assert float(first["capacity"]) == 0.25
     assert rows[4]["capacity"] == ""
+
+
+def test_rows_come_back_from_the_csv_as_they_were(root):
+    rows = finished_rows(root, "mnist5")
+    assert from_csv(to_csv(rows)) == rows
+    assert {row["environment"] for row in rows} != {""}
+
+
+def test_rows_of_runs_that_are_gone_stay_and_those_done_again_are_replaced(root):
+    rows = finished_rows(root, "mnist5")
+    again = {**rows[4], "acc": 12.5}
+    first = {**rows[0], "method": "agem"}
+    assert merged(rows, [again, first]) == [first, *rows[:4], again, *rows[5:]]
 
 
 def test_intransigence_is_to_the_joint_training_of_the_same_seed_and_schedule(root):

@@ -16,8 +16,10 @@ from .stored import StoredRun, common_changes, read_runs, variant_of
 
 COLUMNS = [
     "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
-    "model_bytes", "extra_bytes", "buffer_bytes", "epochs_cap", "seconds", "protocol", "command",
+    "model_bytes", "extra_bytes", "buffer_bytes", "epochs_cap", "seconds", "protocol", "command", "environment",
 ]  # fmt: skip
+
+WORDS = ("method", "variant", "protocol", "command", "environment")
 
 Row = dict[str, Any]
 
@@ -39,7 +41,7 @@ def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
             what = f"{run.method} on {run.stream} is not known here (see BITFREEZE_PLUGINS)"
             warnings.warn(f"{run.folder.path} is left out: {what}", stacklevel=2)
     rows = _ROWS[streams[finished[0].stream].trainer](finished) if finished else []
-    return [_rounded(row) for row in sorted(rows, key=lambda row: (row["method"], row["variant"], row["seed"]))]
+    return merged([], [_rounded(row) for row in rows])
 
 
 def _rounded(row: Row) -> Row:
@@ -107,7 +109,7 @@ def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | N
         "protocol": _protocol(config),
         **_origin(config),
     }
-    return {name: row[name] for name in (*COLUMNS, "environment")}
+    return {name: row[name] for name in COLUMNS}
 
 
 def _protocol(config: dict[str, Any]) -> str:
@@ -128,8 +130,29 @@ def _network(options: dict[str, Any]) -> str:
 
 def to_csv(rows: list[Row]) -> str:
     text = io.StringIO()
-    columns = dict.fromkeys(name for row in rows for name in row if name != "environment")  # that is for the page
-    writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    columns = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def from_csv(text: str) -> list[Row]:
+    """What to_csv wrote; a cell in which nothing stands is None."""
+    return [{name: _value(name, cell) for name, cell in line.items()} for line in csv.DictReader(io.StringIO(text))]
+
+
+def _value(name: str, cell: str) -> str | int | float | None:
+    if name in WORDS:
+        return cell
+    return (int(cell) if cell.lstrip("-").isdigit() else float(cell)) if cell else None
+
+
+def merged(kept: list[Row], new: list[Row]) -> list[Row]:
+    """Rows that were kept, those of the same run replaced by new ones, in the order of method, variant and seed."""
+
+    def run(row: Row) -> tuple[str, str, int]:
+        return row["method"], row["variant"], row["seed"]
+
+    replaced = {run(row) for row in new}
+    return sorted([row for row in kept if run(row) not in replaced] + new, key=run)

@@ -183,7 +183,7 @@ def to_markdown(lines: Lines, against: str = "") -> str:
 
 def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") -> str:
     """The table as Markdown with all that is needed to judge and to repeat it."""
-    environments = {row["environment"] for row in rows}
+    environments = {row["environment"] for row in rows} - {""}
     return "\n".join(
         [
             f"# {title or stream}\n",
