@@ -67,16 +67,16 @@ def measure_alexnet(rounds: int, steps: int = 3, batch: int = 32) -> float:
     """Steps of SGD with our layers by steps with torch's."""
     ours = our_alexnet()
     x, y = torch.randn(batch, 3, 32, 32), torch.randint(20, (batch,))
-    return ratio(_steps(ours, x, y, steps), _steps(plain_alexnet(ours), x, y, steps), rounds)[0]
+    return ratio(steps_of(ours, x, y, steps), steps_of(plain_alexnet(ours), x, y, steps), rounds)[0]
 
 
 def measure_resnet18(rounds: int, batch: int = 32) -> float:
     ours = our_resnet18()
     x, y = torch.randn(batch, 3, 84, 84), torch.randint(5, (batch,))
-    return ratio(_steps(ours, x, y, 1), _steps(plain_resnet18(ours), x, y, 1), rounds)[0]
+    return ratio(steps_of(ours, x, y, 1), steps_of(plain_resnet18(ours), x, y, 1), rounds)[0]
 
 
-def _steps(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> Callable[[], None]:
+def steps_of(net: nn.Module, x: Tensor, y: Tensor, steps: int) -> Callable[[], None]:
     optimizer = SGD(net.parameters(), lr=0.01)
 
     def train() -> None:
