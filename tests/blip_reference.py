@@ -20,14 +20,14 @@ class Reference:
     def __init__(self, weights: dict[str, Array], rules: str, prior: float, depth: int = 20, c: float = 6.0) -> None:
         self.w = {name: value.astype(np.float64) for name, value in weights.items()}
         self.rules, self.depth, self.t, self.near_ties = rules, depth, 1, 0
-        self.strict = rules in ("strict", "strict_total")
+        self.exact = rules in ("strict", "strict_total", "following")
         self.bound, self.bits, self.centre, self.fisher, self.gains = {}, {}, {}, {}, {}
         for name in BACKBONE:
             inputs = self.w["w" + name[1]].shape[1]
             bound = c / np.sqrt(inputs) if name[0] == "w" else 1.0
-            if self.strict:
+            if self.exact:
                 bound = 2.0 ** np.ceil(np.log2(bound))
-            first = prior * ((c / bound) ** 2 if self.strict else inputs)
+            first = prior * ((c / bound) ** 2 if self.exact else inputs)
             shape = self.w[name].shape
             self.bound[name], self.fisher[name] = bound, np.full(shape, first)
             self.bits[name], self.centre[name] = np.zeros(shape, dtype=np.int64), np.zeros(shape)
@@ -76,7 +76,7 @@ class Reference:
         for name in BACKBONE:
             bound, reach = self.bound[name], self.bound[name] * 2.0 ** -self.bits[name]
             w = np.clip(self.w[name], self.centre[name] - reach, self.centre[name] + reach)
-            if not self.strict:
+            if not self.exact:
                 edge = bound * (1 - 2.0**-self.depth)
                 w = np.clip(w, -edge, edge)
             self.w[name] = w
@@ -101,7 +101,7 @@ class Reference:
         t = self.t
         for name in BACKBONE:
             old, new, before, bound = self.fisher[name], fisher[name], self.bits[name], self.bound[name]
-            denominator = (t + 1) * old if self.strict or self.rules == "released" else t * old
+            denominator = (t + 1) * old if self.exact or self.rules == "released" else t * old
             gain = 0.5 * np.log2((t * old + new) / denominator)
             if self.rules == "strict_total":  # whole bits of all gains together, less what is frozen
                 self.gains[name] = self.gains[name] + gain
@@ -111,8 +111,8 @@ class Reference:
             self.near_ties += int(tie.sum())
             self.bits[name] = bits = np.where(tie, their_bits[name], bits)
             theta = self.w[name]
-            if self.strict:
-                self.centre[name] = self.nested_centre(name, theta, before, bits)
+            if self.exact:
+                self.centre[name] = self.grid_centre(name, theta, before, bits)
             elif self.rules == "released":
                 snapped = bound * np.round(theta / bound * 2.0**bits) / 2.0**bits
                 self.w[name] = self.centre[name] = np.where(bits == 0, 0.0, snapped)
@@ -124,9 +124,11 @@ class Reference:
             self.fisher[name] = total if self.rules == "algorithm1" else total / (t + 1)
         self.t += 1
 
-    def nested_centre(self, name: str, theta: Array, before: Array, bits: Array) -> Array:
-        """The nearest point of the N-bit grid from which the new interval reaches no end of the old one."""
-        bound, centre = self.bound[name], self.centre[name]
+    def grid_centre(self, name: str, theta: Array, before: Array, bits: Array) -> Array:
+        """The nearest point of the N-bit grid from which the new interval leaves neither the old one nor, where it
+        follows the parameter, the whole range."""
+        bound = self.bound[name]
         nearest = np.round(theta / bound * 2.0**self.depth) / 2.0**self.depth * bound
-        room = bound * (2.0**-before - 2.0**-bits)
-        return np.clip(nearest, centre - room, centre + room)
+        middle, reach = (0.0, bound) if self.rules == "following" else (self.centre[name], bound * 2.0**-before)
+        room = reach - bound * 2.0**-bits
+        return np.clip(nearest, middle - room, middle + room)

@@ -12,6 +12,7 @@ from bitfreeze import BLIP, Rules
 RULES = {
     "strict": Rules.strict(),
     "strict_total": Rules(rounding="total"),
+    "following": Rules.following(),
     "released": Rules.released(),
     "text": Rules.text(),
     "algorithm1": Rules.text(algorithm1=True),

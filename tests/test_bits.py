@@ -120,6 +120,22 @@ def test_nested_centre_is_the_nearest_unit_where_there_is_room() -> None:
     assert centre.tolist() == [round(Fraction(v) * 2**depth / Fraction(bound)) for v in x.tolist()]
 
 
+@pytest.mark.parametrize("depth", [1, 8, 20, 23])
+def test_a_following_centre_is_the_nearest_unit_from_which_the_interval_stays_in_the_range(depth: int) -> None:
+    bound, unit = 0.5, Fraction(1, 2 ** (depth + 1))
+    generator = torch.Generator().manual_seed(depth)
+    x = torch.cat([torch.rand(2000, generator=generator) - 0.5, torch.tensor([-0.5, 0.0, 0.5])])
+    frozen = torch.randint(depth + 1, x.shape, generator=generator).to(torch.uint8)
+    centre = bits.following_centre(x, frozen, depth, bound)
+    low, high = bits.interval(centre, frozen, depth, bound, torch.float32)
+    for value, count, c, lo, hi in zip(*(t.tolist() for t in (x, frozen, centre, low, high)), strict=True):
+        reach = 2 ** (depth - count)
+        assert Fraction(hi) - Fraction(lo) == 2 * reach * unit
+        assert -bound <= lo <= value <= hi <= bound
+        if abs(value / bound) * 2**depth + reach < 2**depth:  # room on both sides: no task moves it further than reach
+            assert abs(Fraction(value) - c * unit) <= unit / 2
+
+
 @given(values, st.integers(1, 23), powers, st.data())
 def test_rounded_centre_is_q_in_units(xs: list[float], depth: int, bound: float, data: st.DataObject) -> None:
     n = data.draw(st.integers(0, depth))

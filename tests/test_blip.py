@@ -51,7 +51,7 @@ def attachments() -> int:
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("rules", ["strict", "released"])
+@pytest.mark.parametrize("rules", ["strict", "following", "released"])
 def test_after_every_step_every_parameter_is_in_its_interval(make, rules: str) -> None:
     model = Net()
     blip = BLIP(model, budget=0.3, rules=RULES[rules])

@@ -14,6 +14,10 @@ def test_strict_is_the_default() -> None:
     assert Rules().power_of_two
 
 
+def test_following_is_strict_but_for_the_centre() -> None:
+    assert Rules.following() == dataclasses.replace(Rules.strict(), centre="following")
+
+
 def test_released_snaps_to_rounded_centres_with_the_appendix_gain() -> None:
     rules = Rules.released()
     assert (rules.centre, rules.gain, rules.fisher, rules.snap) == ("rounded", "appendix", "mean", True)

@@ -100,8 +100,17 @@ def nested_centre(x: Tensor, centre: Tensor, bits: Tensor, new_bits: Tensor, dep
     tasks; where no bit was added r' = r and the centre stays.
     """
     slack = radius(bits, depth) - radius(new_bits, depth)
-    nearest = torch.round(x * (2.0**depth / bound)).to(torch.int32)
-    return torch.clamp(nearest, centre - slack, centre + slack)
+    return torch.clamp(_nearest_unit(x, depth, bound), centre - slack, centre + slack)
+
+
+def following_centre(x: Tensor, bits: Tensor, depth: int, bound: float) -> Tensor:
+    """The unit nearest to the parameter, moved only so far that the interval lies inside [-bound, bound]."""
+    slack = 2**depth - radius(bits, depth)
+    return torch.clamp(_nearest_unit(x, depth, bound), -slack, slack)
+
+
+def _nearest_unit(x: Tensor, depth: int, bound: float) -> Tensor:
+    return torch.round(x * (2.0**depth / bound)).to(torch.int32)
 
 
 def interval(

@@ -28,7 +28,8 @@ def require_settings(bits: int, budget: float, prior: float | None, bound: float
             f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
         )
     if not isinstance(rules, Rules | None):
-        raise TypeError(f"rules must be Rules.strict(), Rules.released() or Rules.text(), got {rules!r}")
+        presets = "Rules.strict(), Rules.following(), Rules.released() or Rules.text()"
+        raise TypeError(f"rules must be {presets}, got {rules!r}")
 
 
 def require_state(state: Any) -> None:

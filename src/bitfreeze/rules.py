@@ -1,15 +1,19 @@
-"""The choices that make a BLIP: ours, the released code's, and the paper's main text."""
+"""The choices that make a BLIP: ours in two forms, the released code's, and the paper's main text."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How bits and intervals follow from the Fisher. Use a preset: ``strict()``, ``released()`` or ``text()``."""
+    """How bits and intervals follow from the Fisher.
+
+    Use a preset: ``strict()``, ``following()``, ``released()`` or ``text()``.
+    """
 
     centre: str = "nested"
-    """Where the next interval lies. ``nested``: around the parameter, inside the interval before it. ``rounded``:
-    around Q(theta, S), with the new bit count. ``rounded_before``: the same with the old bit count (Algorithm 1)."""
+    """Where the next interval lies. ``nested``: around the parameter, inside the interval before it. ``following``:
+    around the parameter wherever it is. ``rounded``: around Q(theta, S), with the new bit count. ``rounded_before``:
+    the same with the old bit count (Algorithm 1)."""
 
     gain: str = "appendix"
     """Information gain of the ``appendix`` or of the main text's ``eq8``: see bits.information_gain."""
@@ -38,7 +42,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         for name, known in (
-            ("centre", ("nested", "rounded", "rounded_before")),
+            ("centre", ("nested", "following", "rounded", "rounded_before")),
             ("gain", ("appendix", "eq8")),
             ("rounding", ("each", "total")),
             ("fisher", ("mean", "sum")),
@@ -54,6 +58,16 @@ class Rules:
     def strict(cls) -> "Rules":
         """The default: an interval never grows and never leaves the one before it, exactly, for any number of tasks."""
         return cls()
+
+    @classmethod
+    def following(cls) -> "Rules":
+        """As strict, but every task leaves its interval centred on the parameter, also where no bit was added.
+
+        So no task moves a parameter by more than the radius that its information asks for, where under strict rules one
+        at an end of its interval may move to the other, by twice that. The price: an interval may leave the one before
+        it, and over many tasks a parameter can drift.
+        """
+        return cls(centre="following")
 
     @classmethod
     def released(cls) -> "Rules":

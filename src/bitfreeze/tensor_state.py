@@ -164,6 +164,8 @@ class TensorState:
         new_bits = bits + b.extra_bits(gain, bits, self.depth)
         if rules.centre == "nested":
             centre = b.nested_centre(theta, centre, bits, new_bits, self.depth, self.bound)
+        elif rules.centre == "following":
+            centre = b.following_centre(theta, new_bits, self.depth, self.bound)
         else:
             counted = bits if rules.centre == "rounded_before" else new_bits
             centre = b.rounded_centre(theta, counted, self.depth, self.bound)

@@ -80,7 +80,7 @@ class BitHistory:
     @cached_property
     def has_digits(self) -> bool:
         """Whether frozen bits are leading binary digits of the centre; elsewhere they are bits of precision."""
-        return self.rules.centre != "nested"
+        return self.rules.centre in ("rounded", "rounded_before")
 
     def dead_units(self, name: str) -> Iterator[Array]:
         """After each task, the units (rows of a weight) of which no task so far has told anything.

@@ -21,6 +21,7 @@ from .task_fisher import fisher_batches, require_fisher_options
 
 RULES: dict[str, Callable[[], Rules]] = {
     "strict": Rules.strict,
+    "following": Rules.following,
     "released": Rules.released,
     "text": Rules.text,
     "algorithm1": lambda: Rules.text(algorithm1=True),
@@ -42,7 +43,7 @@ class Blip(Method):
         trainers=("supervised", "reinforcement"),
     )
 
-    rules: str = option("strict", "strict, released, text, algorithm1 or text_straight_through")
+    rules: str = option("strict", "strict, following, released, text, algorithm1 or text_straight_through")
     snap: bool | None = option(None, "whether weights end a task at their centre; none leaves it to the rules")
     gain: str | None = option(None, "information gain, appendix or eq8; none leaves it to the rules")
     rounding: str | None = option(
