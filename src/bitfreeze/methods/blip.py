@@ -15,6 +15,7 @@ from ..options import option
 from ..refusals import require_settings
 from ..rules import Rules
 from ..streams import Task, TaskData
+from .levels import Levels
 from .method import Method, Record
 from .registry import register_method
 from .task_fisher import fisher_batches, require_fisher_options
@@ -49,6 +50,7 @@ class Blip(Method):
     rounding: str | None = option(
         None, "up to whole bits: the gain of each task, or the total; none leaves it to the rules"
     )
+    levels: bool = option(False, "also hold what a unit gets from the mean input, within its bias's interval")
     bits: int = option(20, "the depth N to which a parameter is resolved")
     budget: float = option(0.1, "share of the bits in use that the first task may freeze; the prior follows from it")
     prior: float | None = option(None, "F_0 for the Fisher per sample, in place of the budget")
@@ -63,6 +65,8 @@ class Blip(Method):
             raise ValueError(f"rules={self.rules!r} is not known: use one of {', '.join(RULES)}")
         require_fisher_options(self.samples, self.labels, self.fisher_batch)
         require_settings(self.bits, self.budget, self.prior, self.bound, self._rules())
+        if self.levels and self._rules().straight_through:
+            raise ValueError("levels=true will not do with straight-through rules, whose weights are rounded")
 
     def _rules(self) -> Rules:
         changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
@@ -76,6 +80,7 @@ class Blip(Method):
         )  # fmt: skip
         self.last: Consolidation | None = None
         self.before: dict[str, Tensor] = {}  # the accumulated Fisher before the last task, until the next begins
+        self.held = Levels(net.backbone) if self.levels else None
         return net
 
     def begin_task(self, task: Task, data: TaskData) -> None:
@@ -85,21 +90,29 @@ class Blip(Method):
         self.blip.clamp_()
 
     def after_step(self, task: Task) -> None:
+        if self.held is not None:
+            self.held.hold_()
         self.blip.clamp_()
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.before = self._accumulated_fisher()
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
         self.last = self.blip.consolidate(batches, lambda x: self.logits(x, task), labels=self.labels)
+        if self.held is not None:
+            self.net.eval()
+            batches = fisher_batches(data.train, self.samples, self.fisher_batch)
+            self.held.measure(self.blip, batches, lambda x: self.logits(x, task))
 
     def state_dict(self) -> dict[str, Any]:
-        return self.blip.state_dict()
+        return self.blip.state_dict() | ({} if self.held is None else {"levels": self.held.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.blip.load_state_dict(state)
+        if self.held is not None:
+            self.held.load_state_dict(state["levels"])
 
     def extra_bytes(self) -> int:
-        return self.blip.nbytes()
+        return self.blip.nbytes() + (0 if self.held is None else self.held.nbytes())
 
     def report(self) -> dict[str, float]:
         if self.last is None:
