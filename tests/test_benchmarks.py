@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
+from logit_shift import shift, shifts
 from loop import bare_epochs, first_rows, new_network, our_epochs
 from protocol import PARTS, Shares
 from released import Released
@@ -142,3 +143,21 @@ def test_rounding_together_is_what_the_rule_for_it_would_freeze(tmp_path: Path) 
     assert stored.bits is not None
     for frozen, together in compare(stored.bits):
         assert together == pytest.approx(frozen, abs=0.02)  # gains are kept in half precision
+
+
+def test_a_constant_shift_of_logits_is_taken_back_and_nothing_else_is() -> None:
+    torch.manual_seed(0)
+    before, labels = torch.randn(500, 4), torch.randint(4, (500,))
+    right = 100 * (before.argmax(1) == labels).float().mean().item()
+    then, now, back, share = shift(before, before + torch.tensor([3.0, 0.0, -1.0, 0.5]), labels)
+    assert (then, back, share) == (pytest.approx(right), pytest.approx(right), pytest.approx(1))
+    assert now != pytest.approx(right)
+    noise = torch.randn(500, 4)
+    assert shift(before, before + noise - noise.mean(0), labels)[3] == pytest.approx(0, abs=1e-9)
+
+
+def test_shifts_are_told_of_every_earlier_task() -> None:
+    config = make_config("digits5", "ft", changes=["training.epochs=1"])
+    told = list(shifts(config))
+    assert [len(earlier) for earlier in told] == [0, 1, 2, 3, 4]
+    assert all(0 <= share <= 1 + 1e-6 for earlier in told for *_, share in earlier)
