@@ -49,12 +49,14 @@ def test_five_datasets_come_in_the_released_order(seed: int) -> None:
     stream = make_stream("five_datasets", seed=seed)
     assert [task.name for task in stream.tasks] == FIVE_ORDERS[seed]
     assert {task.classes for task in stream.tasks} == {10}
+    assert stream.tasks[:2] == make_stream("five_datasets", seed=seed, tasks=2).tasks
 
 
+@pytest.mark.parametrize(("name", "count"), [("alt_cifar", 10), ("five_datasets", 5)])
 @pytest.mark.parametrize("tasks", [0, 11, -1])
-def test_a_stream_cannot_be_cut_to_more_than_it_has(tasks: int) -> None:
-    with pytest.raises(ValueError, match=f"tasks={tasks} will not do: give how many of the 10 tasks"):
-        make_stream("alt_cifar", tasks=tasks)
+def test_a_stream_cannot_be_cut_to_more_than_it_has(tasks: int, name: str, count: int) -> None:
+    with pytest.raises(ValueError, match=f"tasks={tasks} will not do: give how many of the {count} tasks"):
+        make_stream(name, tasks=tasks)
 
 
 def test_alternating_cifar_has_every_image_once_with_its_label(made_data: Path) -> None:

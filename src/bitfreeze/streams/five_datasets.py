@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..data import Images, load_cifar10, load_fashion_mnist, load_mnist, load_notmnist, load_svhn
 from .cifar import CIFAR_MEAN, CIFAR_STD
-from .stream import Split, Stream, Task, TaskData, shuffled, validation_of
+from .stream import Split, Stream, Task, TaskData, first_tasks, shuffled, validation_of
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ _SOURCES = (
 )
 
 
-def five_datasets(*, seed: int = 0, validation: str = "holdout") -> Stream:
-    """One task for each dataset, in an order by the seed; 15 % of the training samples are held out."""
-    sources = [_SOURCES[k] for k in shuffled(5, seed)]
+def five_datasets(*, seed: int = 0, validation: str = "holdout", tasks: int = 5) -> Stream:
+    """A task for each dataset, in an order by the seed; ``tasks`` keeps the first few. 15 % is for validation."""
+    sources = [_SOURCES[k] for k in first_tasks(shuffled(5, seed), tasks)]
 
     @cache  # the images of a dataset are kept once they are read
     def read(index: int) -> Images:
