@@ -3,7 +3,8 @@
 Rows of runs that are not there stay as they are: the CSV files are the record. To take one out, delete its line.
 
 A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
-thing at a time, have pages of their own. Of runs that were cut to a few epochs there are the learning curves too.
+thing at a time, have pages of their own. Accuracies of single tasks are in tasks_<stream>.csv, the learning curves of
+runs that were cut to a few epochs in curves_<stream>.csv.
 """
 
 from pathlib import Path
@@ -32,13 +33,28 @@ def kind(run: StoredRun) -> str:
     return "ablation_" if run.method == "blip" and ABLATED.get(run.stream) in words else ""
 
 
+def of_run(run: StoredRun) -> Row:
+    return {"method": run.method, "variant": variant_of(run.config), "seed": run.config["seed"]}
+
+
+def accuracies(run: StoredRun) -> list[Row]:
+    """Of each task, when it was learned and in the end; none of runs that are not finished or are of games."""
+    if run.result is None or "acc" not in run.result:
+        return []
+    final = zip(run.tasks, run.matrix[-1], strict=True)
+    return [
+        of_run(run) | {"task": k, "name": name, "learned": round(run.matrix[k][k], 4), "end": round(end, 4)}
+        for k, (name, end) in enumerate(final)
+    ]
+
+
 def curve(run: StoredRun) -> list[Row]:
     """Loss in each epoch of a run whose epochs were capped so low that one would like to see it."""
     if run.result is None or run.config["training"].get("epochs", FEW_EPOCHS + 1) > FEW_EPOCHS:
         return []
-    named = {"method": run.method, "variant": variant_of(run.config), "seed": run.config["seed"]}
     seen = ("task", "epoch", "lr", "train_loss", "valid_loss")
-    return [named | {name: round(event[name], 6) for name in seen} for event in run.events if event["event"] == "epoch"]
+    epochs = [event for event in run.events if event["event"] == "epoch"]
+    return [of_run(run) | {name: round(event[name], 6) for name in seen} for event in epochs]
 
 
 def add_to(name: str, rows: list[Row]) -> list[Row]:
@@ -59,7 +75,9 @@ def main() -> None:
             if rows:
                 page = to_page(rows, stream, title=title.format(stream))
                 (HERE / f"{prefix}{stream}.md").write_text(page + "\n")
-        add_to(f"curves_{stream}", [epoch for run in runs if kind(run) == "" for epoch in curve(run)])
+        tested = [run for run in runs if kind(run) == ""]
+        add_to(f"tasks_{stream}", [task for run in tested for task in accuracies(run)])
+        add_to(f"curves_{stream}", [epoch for run in tested for epoch in curve(run)])
 
 
 if __name__ == "__main__":

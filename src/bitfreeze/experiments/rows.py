@@ -19,7 +19,7 @@ COLUMNS = [
     "model_bytes", "extra_bytes", "buffer_bytes", "epochs_cap", "seconds", "protocol", "command", "environment",
 ]  # fmt: skip
 
-WORDS = ("method", "variant", "protocol", "command", "environment")
+WORDS = ("method", "variant", "protocol", "command", "environment", "name")
 
 Row = dict[str, Any]
 
