@@ -36,14 +36,18 @@ def read_verified(file: DataFile, path: Path) -> Arrays:
     return arrays
 
 
-def warn_of_unverified(dataset: Dataset, folder: Path) -> None:
+def doubts(dataset: Dataset, folder: Path) -> list[str]:
+    """Why it is not known whether what stands there is the dataset as it was published; none where that is known."""
     found = [(file, file.find(folder)) for file in dataset.files]
-    doubts = [file.doubt(path) for file, path in found if path is not None]
-    if any(doubts):
+    each = [file.doubt(path) for file, path in found if path is not None]
+    return [doubt for doubt in each if doubt is not None]
+
+
+def warn_of_unverified(dataset: Dataset, folder: Path) -> None:
+    found = doubts(dataset, folder)
+    if found:
         warnings.warn(
-            f"{dataset.name}: {', '.join(doubt for doubt in doubts if doubt)}, so what is there is used unverified",
-            DataUnverified,
-            stacklevel=3,
+            f"{dataset.name}: {', '.join(found)}, so what is there is used unverified", DataUnverified, stacklevel=3
         )
 
 

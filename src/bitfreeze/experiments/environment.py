@@ -1,4 +1,4 @@
-"""What decides a run's last bits besides its settings: versions, threads, processor, and our own code."""
+"""What decides a run's last bits besides its settings: versions, threads, processor, our own code, and odd data."""
 
 import hashlib
 import platform
@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
+from ..data import data_root, find_dataset
+from ..data.reading import doubts
 from ..distributed import world
 
 SOURCE = Path(__file__).parents[1]
 PARTS = ("", "fisher", "nets", "data", "streams", "methods", "training", "rl")
 
 
-def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
-    ranks = world().count
+def environment(packages: Iterable[str] = (), datasets: Iterable[str] = ()) -> dict[str, Any]:
+    """``datasets``: those of which some are named as unverified if they are not the published files."""
+    ranks, unverified = world().count, _unverified(tuple(datasets), data_root())
     return {
         **({"ranks": ranks} if ranks > 1 else {}),
         "bitfreeze": code_version(),
@@ -26,7 +29,13 @@ def environment(packages: Iterable[str] = ()) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         **{name: version(name) for name in packages},
+        **({"data": f"{' and '.join(unverified)} unverified"} if unverified else {}),
     }
+
+
+@cache  # checksums of large files: once a process
+def _unverified(names: tuple[str, ...], root: Path) -> list[str]:
+    return [name for name in names if doubts(dataset := find_dataset(name), dataset.folder(root))]
 
 
 @cache

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from ..file_lock import try_to_lock
+from ..streams import streams
 from .config import Config
 from .environment import environment
 from .values import to_toml
@@ -199,7 +200,8 @@ def _parsed(line: bytes) -> Event | None:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    return tomllib.loads(to_toml({**asdict(config), "environment": environment(config.packages)}))
+    place = environment(config.packages, streams[config.stream].needs)
+    return tomllib.loads(to_toml({**asdict(config), "environment": place}))
 
 
 def write_aside(file: Path, content: str | bytes) -> None:
