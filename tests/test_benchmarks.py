@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
 from logit_shift import shift, shifts
 from loop import bare_epochs, first_rows, new_network, our_epochs
+from mini_imagenet import time_ends
 from protocol import PARTS, Shares
 from released import Released
 from rounding import compare
@@ -18,6 +19,7 @@ from bitfreeze import BLIP, Rules, diagonal_fisher
 from bitfreeze.experiments.config import make_config
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.stored import find_runs
+from bitfreeze.methods import methods
 from bitfreeze.nets import MultiHead, build_network
 from bitfreeze.streams import make_stream
 
@@ -161,3 +163,16 @@ def test_shifts_are_told_of_every_earlier_task() -> None:
     told = list(shifts(config))
     assert [len(earlier) for earlier in told] == [0, 1, 2, 3, 4]
     assert all(0 <= share <= 1 + 1e-6 for earlier in told for *_, share in earlier)
+
+
+def test_ends_of_tasks_are_timed_one_by_one_and_done_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("digits5", "blip", changes=["training.epochs=1"])
+    plain = run(config, tmp_path / "plain")
+    monkeypatch.setattr(methods["blip"], "end_task", methods["blip"].end_task)  # put back what the benchmark wraps
+    ends = time_ends(methods["blip"])
+    timed = run(config, tmp_path / "timed")
+    assert timed["acc"] == plain["acc"]
+    assert len(ends) == 5
+    assert min(ends) > 0

@@ -18,16 +18,17 @@ def measured(options=(), make_net=convolutional):
 
 def windows(layer, x):
     """Every window that a convolution sees, by loops."""
-    (kernel, _), (stride, _), (padding, _) = layer.kernel_size, layer.stride, layer.padding
-    x = np.pad(x.numpy(), ((0, 0), (0, 0), (padding, padding), (padding, padding)))
-    starts = range(0, x.shape[2] - kernel + 1, stride)
-    return np.stack([x[:, :, i : i + kernel, j : j + kernel].reshape(len(x), -1) for i in starts for j in starts])
+    (kernel, _), (stride, _), (padding, _), (gap, _) = layer.kernel_size, layer.stride, layer.padding, layer.dilation
+    x, reach = np.pad(x.numpy(), ((0, 0), (0, 0), (padding, padding), (padding, padding))), gap * (kernel - 1) + 1
+    starts = range(0, x.shape[2] - reach + 1, stride)
+    seen = [x[:, :, i : i + reach : gap, j : j + reach : gap].reshape(len(x), -1) for i in starts for j in starts]
+    return np.stack(seen)
 
 
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 1), (3, 2)])
-def test_the_mean_input_of_a_convolution_is_over_samples_and_windows(stride, padding):
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (2, 1, 1), (3, 2, 1), (2, 1, 2)])
+def test_the_mean_input_of_a_convolution_is_over_samples_and_windows(stride, padding, dilation):
     torch.manual_seed(0)
-    layer = nn.Conv2d(3, 4, 3, stride=stride, padding=padding)
+    layer = nn.Conv2d(3, 4, 3, stride=stride, padding=padding, dilation=dilation)
     held = Levels(nn.Sequential(layer))
     batches = [(torch.randn(size, 3, 9, 9), torch.zeros(size)) for size in (5, 2)]
     found = held._mean_inputs(batches, layer)["0"]
@@ -39,6 +40,17 @@ def test_the_mean_input_of_a_linear_layer_is_over_samples_and_positions():
     layer, x = nn.Linear(5, 2), torch.randn(4, 7, 5)
     found = Levels(nn.Sequential(layer))._mean_inputs([(x, torch.zeros(4))], layer)["0"]
     torch.testing.assert_close(found, x.mean((0, 1)))
+
+
+def test_a_layer_that_nothing_goes_through_has_no_mean_input():
+    used, idle = nn.Linear(5, 2), nn.Linear(5, 2)
+    found = Levels(nn.Sequential(used, idle))._mean_inputs([(torch.randn(4, 5), torch.zeros(4))], used)
+    assert set(found) == {"0"}
+
+
+def test_a_network_without_biases_is_refused():
+    with pytest.raises(ValueError, match="no linear or convolutional layer of this network has one: leave it out"):
+        Levels(nn.Sequential(nn.Linear(5, 2, bias=False), nn.Conv2d(3, 4, 3, bias=False)))
 
 
 def test_the_mean_is_that_of_the_means_of_all_tasks():

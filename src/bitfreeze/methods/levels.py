@@ -2,7 +2,8 @@
 
 A diagonal Fisher takes a unit's n weights for independent. But inputs that have passed a ReLU are positive: if all n
 weights move up together, each within its own interval, the unit is shifted as by a bias, and that by up to n times what
-the bias's interval allows. So with m the mean input of the tasks so far, and w° the weights that the last task left,
+the bias's interval allows (some sqrt(n) times where released rules widen it). So with m the mean input of the tasks so
+far, and w° the weights that the last task left,
 
     |(w - w°) m| <= the radius of the bias's interval
 
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_weight
 
 from ..blip import BLIP
 from ..distributed import world
@@ -25,6 +26,11 @@ class Levels:
 
     def __init__(self, backbone: nn.Module) -> None:
         self.layers = {name: layer for name, layer in backbone.named_modules() if _has_levels(layer)}
+        if not self.layers:
+            raise ValueError(
+                "levels=true holds layers within the intervals of their biases, and no linear or convolutional layer "
+                "of this network has one: leave it out"
+            )
         self.tasks = 0
         self.means: dict[str, Tensor] = {}  # input, over samples, positions and tasks
         self.levels: dict[str, Tensor] = {}  # w° m
@@ -58,15 +64,14 @@ class Levels:
         sums = {name: torch.zeros_like(rows(layer.weight)[0]) for name, layer in self.layers.items()}
         counts = dict.fromkeys(self.layers, 0)
 
-        def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            def add(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-                seen = _as_rows(layer, inputs[0])
-                sums[name] += seen.sum(0)
-                counts[name] += len(seen)
+        def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+            def add(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
+                sums[name] += _sum_of_inputs(layer, inputs[0], outputs)
+                counts[name] += outputs.numel() // len(rows(layer.get_parameter("weight")))
 
             return add
 
-        taps = [layer.register_forward_pre_hook(tap(name)) for name, layer in self.layers.items()]
+        taps = [layer.register_forward_hook(tap(name)) for name, layer in self.layers.items()]
         try:
             for x, _ in batches:
                 forward(x)
@@ -75,7 +80,8 @@ class Levels:
                 handle.remove()
         ranks = world()
         totals = {name: torch.stack(ranks.gather(total)).sum(0) for name, total in sums.items()}
-        return {name: total / sum(ranks.gather(counts[name])) for name, total in totals.items()}
+        seen = {name: sum(ranks.gather(count)) for name, count in counts.items()}
+        return {name: total / seen[name] for name, total in totals.items() if seen[name]}
 
     def nbytes(self) -> int:
         return sum(t.nbytes for held in (self.means, self.levels, self.radii) for t in held.values())
@@ -99,9 +105,14 @@ def rows(weight: Tensor) -> Tensor:
     return weight.detach().view(len(weight), -1)
 
 
-def _as_rows(layer: nn.Module, x: Tensor) -> Tensor:
-    """What meets the weights of a unit: a row for each sample, and for each position where there are several."""
-    if isinstance(layer, nn.Conv2d):
-        assert not isinstance(layer.padding, str)
-        x = F.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
-    return x.flatten(0, -2)
+def _sum_of_inputs(layer: nn.Module, x: Tensor, outputs: Tensor) -> Tensor:
+    """What meets the weights of a unit, summed over samples and positions.
+
+    That is the gradient of the sum of all that the unit gives out, so a convolution's windows need not be laid out.
+    """
+    if not isinstance(layer, nn.Conv2d):
+        return x.flatten(0, -2).sum(0)
+    of_one_unit: Tensor = conv2d_weight(
+        x, (1, *layer.weight.shape[1:]), torch.ones_like(outputs[:, :1]), layer.stride, layer.padding, layer.dilation
+    )  # type: ignore[no-untyped-call]
+    return of_one_unit.flatten()
