@@ -1,8 +1,8 @@
 """How much of what is forgotten is a constant shift of logits: `python benchmarks/logit_shift.py STREAM --method NAME`.
 
-Trains a stream as `bitfreeze run` does, `--set` included. After each task the logits of earlier tasks' test samples are
-compared with those of the time when they were learned: accuracy then, now, and now with the mean change of each logit
-taken back; and the share of the squared change that this mean is.
+Trains a stream as `bitfreeze run` does, `--variant`, `--seed` and `--set` included. After each task the logits of
+earlier tasks' test samples are compared with those of the time when they were learned: accuracy then, now, and now with
+the mean change of each logit taken back; and the share of the squared change that this mean is.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from torch import Tensor
 from bitfreeze.experiments.config import Config, make_config
 from bitfreeze.methods import make_method
 from bitfreeze.nets import build_network
-from bitfreeze.streams import make_stream
+from bitfreeze.streams import make_stream, streams
 from bitfreeze.training import Training
 
 
@@ -23,7 +23,8 @@ def shift(before: Tensor, now: Tensor, labels: Tensor) -> tuple[float, float, fl
     change = now - before
     mean = change.mean(0)
     right = [100 * (z.argmax(1) == labels).float().mean().item() for z in (before, now, now - mean)]
-    return right[0], right[1], right[2], (len(change) * mean.square().sum() / change.square().sum()).item()
+    total = change.square().sum().item()
+    return right[0], right[1], right[2], len(change) * mean.square().sum().item() / total if total else 0.0
 
 
 def shifts(config: Config) -> Iterator[list[tuple[float, float, float, float]]]:
@@ -54,10 +55,18 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("stream")
     parser.add_argument("--method", required=True)
+    parser.add_argument("--variant", default="")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", nargs="*", default=[])
     chosen = parser.parse_args()
+    try:
+        config = make_config(chosen.stream, chosen.method, chosen.variant, chosen.seed, changes=chosen.set)
+    except ValueError as error:
+        parser.error(str(error))
+    if streams[config.stream].trainer != "supervised":
+        parser.error(f"{config.stream} has games, and no labels: use a supervised stream")
     torch.set_num_threads(1)
-    for task, earlier in enumerate(shifts(make_config(chosen.stream, chosen.method, changes=chosen.set)), 1):
+    for task, earlier in enumerate(shifts(config), 1):
         for number, (before, now, back, share) in enumerate(earlier, 1):
             became = f"{before:.1f} -> {now:.1f}, without its mean shift {back:.1f} ({share:.0%} of the change)"
             print(f"after {task}: task {number} {became}", flush=True)

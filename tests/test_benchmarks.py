@@ -156,6 +156,7 @@ def test_a_constant_shift_of_logits_is_taken_back_and_nothing_else_is() -> None:
     assert now != pytest.approx(right)
     noise = torch.randn(500, 4)
     assert shift(before, before + noise - noise.mean(0), labels)[3] == pytest.approx(0, abs=1e-9)
+    assert shift(before, before, labels)[3] == 0
 
 
 def test_shifts_are_told_of_every_earlier_task() -> None:

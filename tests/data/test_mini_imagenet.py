@@ -123,6 +123,35 @@ def test_what_is_incomplete_or_broken_is_named(tmp_path: Path) -> None:
     assert not data.verify("mini_imagenet", tmp_path).ok
 
 
+def test_pictures_without_folders_and_lists_have_no_class(tmp_path: Path) -> None:
+    save(tmp_path / "mini_imagenet" / "images" / "n0100000000000001.png", 0, 0)
+    with pytest.raises(DataCorrupt, match=r"or put train\.csv, val\.csv and test\.csv there"):
+        load_mini_imagenet(tmp_path)
+    with pytest.raises(DataMissing, match=r"test\.csv there, which .*; mini_imagenet needs .*image-net"):
+        data.get("mini_imagenet", tmp_path)
+
+
+def test_a_picture_that_is_listed_twice_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "mini_imagenet"
+    lay_out_lists(folder)
+    name = f"{class_name(4)}{2:08d}.png"
+    with (folder / "test.csv").open("a") as file:
+        file.write(f"{name},{class_name(99)}\n")
+    with pytest.raises(DataCorrupt, match=f"name 1 pictures more than once, such as {name}"):
+        load_mini_imagenet(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::bitfreeze.data.DataUnverified")
+def test_a_class_in_two_parts_has_its_pictures_in_the_order_of_their_names(tmp_path: Path) -> None:
+    folder = tmp_path / "mini_imagenet"
+    lay_out_part_folders(folder)
+    moved = folder / "train" / class_name(4) / "0.png"
+    (folder / "test" / class_name(4)).mkdir()
+    moved.rename(folder / "test" / class_name(4) / "0.png")
+    found = load_mini_imagenet(tmp_path).pictures(4)
+    np.testing.assert_array_equal(found[:, 1, 0, 0], 10 * np.arange(EACH))
+
+
 @pytest.mark.filterwarnings("ignore::bitfreeze.data.DataUnverified")
 def test_a_picture_that_is_listed_but_not_there_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "mini_imagenet"

@@ -45,6 +45,17 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_run():
         make_config("mnist5", "blip", changes=["method.rules=relased"])
     with pytest.raises(ValueError, match=r"smax=0\.5 is out of range"):
         make_config("mnist5", "hat", changes=["method.smax=0.5"])
+    with pytest.raises(ValueError, match="sampling='flipout' is not known"):
+        make_config("mnist5", "ucb", changes=["method.sampling=flipout"])
+    with pytest.raises(ValueError, match="networks='resnet' is not known"):
+        make_config("mnist5", "acl", changes=["method.networks=resnet"])
+
+
+def test_a_method_that_is_trained_like_another_has_its_settings_and_variants():
+    for variant in ("", "adversarial"):
+        one, other = (make_config("five_datasets", method, variant) for method in ("acl", "acl_r"))
+        assert one.training == other.training
+        assert {name: other.method_options[name] for name in one.method_options} == one.method_options
 
 
 @pytest.mark.parametrize(

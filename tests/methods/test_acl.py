@@ -68,6 +68,8 @@ def test_its_networks_do_not_depend_on_the_plain_one():
         ({"d_step": -1}, "at least 1 and 0 steps"),
         ({"adv": -0.1}, "give 0 or more"),
         ({"orth": -0.1}, "give 0 or more"),
+        ({"adv": float("nan")}, "give 0 or more"),
+        ({"d_weight_decay": -1.0}, "give 0 or more"),
     ],
 )
 def test_bad_options_are_refused(options, sentence):

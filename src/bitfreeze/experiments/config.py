@@ -86,8 +86,9 @@ def preset(stream: str) -> dict[str, Any]:
     own = streams[stream].preset
     if own is not None:
         return {"protocol": f"own: those registered with {stream}", "network": {"kind": "mlp"}, "training": {}, **own}
-    text = (files(__package__) / "presets" / f"{stream}.toml").read_text()
-    return tomllib.loads(text)
+    table = tomllib.loads((files(__package__) / "presets" / f"{stream}.toml").read_text())
+    entries = table.get("methods", {})
+    return {**table, "methods": {name: entries[own["like"]] if "like" in own else own for name, own in entries.items()}}
 
 
 def make_config(stream: str, method: str, variant: str = "", seed: int = 0, changes: Iterable[str] = ()) -> Config:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from ..nets import MultiHead
-from ..nets.adversarial import SharedPrivate, discriminator, reverse_gradient, shared_private
+from ..nets.adversarial import SharedPrivate, discriminator, require_kind, reverse_gradient, shared_private
 from ..options import option
 from ..streams import Task, TaskData
 from .method import Batch, Method, Record
@@ -53,10 +53,12 @@ class Adversarial(Method):
         super().__post_init__()
         if self.s_step < 1 or self.d_step < 0:
             raise ValueError(f"s_step={self.s_step}, d_step={self.d_step}: give at least 1 and 0 steps for each batch")
-        if min(self.adv, self.orth, self.d_lr_share) < 0:
+        if not all(weight >= 0 for weight in (self.adv, self.orth, self.d_lr_share, self.d_weight_decay)):
             raise ValueError(
-                "adv, orth and d_lr_share are weights and shares: give 0 or more (reverse turns adv around)"
+                "adv, orth, d_lr_share and d_weight_decay are weights and shares: give 0 or more "
+                "(reverse turns adv around)"
             )
+        require_kind(self.networks)
         for name in ("latent", "units", "head_units", "head_inner", "shared_width", "private_channels"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} will not do: give at least 1")

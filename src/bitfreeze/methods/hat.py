@@ -35,13 +35,13 @@ class HardAttention(Method):
         super().__post_init__()
         if self.momentum or self.weight_decay:
             raise ValueError("hat masks gradients, which only plain SGD obeys: leave momentum and weight_decay at 0")
-        if self.smax < 1:
+        if not self.smax >= 1:
             raise ValueError(
                 f"smax={self.smax} is out of range: steepness rises from 1/smax to smax, so give 1 or more"
             )
-        if self.lam < 0:
+        if not self.lam >= 0:
             raise ValueError(f"lam={self.lam} is out of range: give 0 or more")
-        if self.bound <= 0:
+        if not self.bound > 0:
             raise ValueError(f"bound={self.bound} is out of range: embeddings need room, give more than 0")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..nets import BayesianMultiHead, MultiHead
-from ..nets.bayesian import Deviation
+from ..nets.bayesian import Deviation, require_sampling
 from ..options import option
 from ..streams import Split, Task, TaskData
 from .method import Batch, Method
@@ -28,6 +28,7 @@ class Variational(Method):
         super().__post_init__()
         if self.samples < 1:
             raise ValueError(f"samples={self.samples} will not do: a step needs at least one draw of the weights")
+        require_sampling(self.sampling)
 
     def build_twin(self, net: MultiHead, spread: float, deviation: Deviation) -> BayesianMultiHead:
         self.net: BayesianMultiHead = BayesianMultiHead(net, spread, deviation, self.sampling)

@@ -42,10 +42,9 @@ def shared_private(
     head_units: int = 28, head_inner: int = 14, shared_width: int = 512, private_channels: int = 16,
 ) -> SharedPrivate:  # fmt: skip
     """Perceptrons (``"mlp"``) or convolutions (``"conv"``); ``"auto"``: convolutions for pictures in colour."""
+    require_kind(kind)
     if kind == "auto":
         kind = "conv" if len(shape) == 3 and shape[0] > 1 else "mlp"
-    if kind not in ("mlp", "conv"):
-        raise ValueError(f"networks={kind!r} is not known: use 'mlp', 'conv' or 'auto'")
     if kind == "mlp":
         shared = _shared_mlp(shape, units, latent)
         privates = [_private_mlp(shape, latent) for _ in classes]
@@ -53,6 +52,11 @@ def shared_private(
         shared = _shared_conv(shape, shared_width, latent)
         privates = [_private_conv(shape, private_channels, latent) for _ in classes]
     return SharedPrivate(shared, privates, [_head(latent, head_units, head_inner, count) for count in classes])
+
+
+def require_kind(kind: str) -> None:
+    if kind not in ("mlp", "conv", "auto"):
+        raise ValueError(f"networks={kind!r} is not known: use 'mlp', 'conv' or 'auto'")
 
 
 def discriminator(latent: int, units: int, sources: int) -> nn.Sequential:

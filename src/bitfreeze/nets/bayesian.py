@@ -109,6 +109,11 @@ class BayesianConv2d(BayesianLayer):
 TWINS: dict[type[nn.Module], Callable[..., BayesianLayer]] = {nn.Linear: BayesianLinear, nn.Conv2d: BayesianConv2d}
 
 
+def require_sampling(sampling: str) -> None:
+    if sampling not in ("weights", "local"):
+        raise ValueError(f"sampling={sampling!r} is not known: use 'weights' or 'local'")
+
+
 class BayesianMultiHead(MultiHead):
     """The twin of a network: its means are that network's weights under the same names, and every spread is the same.
 
@@ -116,8 +121,7 @@ class BayesianMultiHead(MultiHead):
     """
 
     def __init__(self, net: MultiHead, spread: float, deviation: Deviation, sampling: str = "weights") -> None:
-        if sampling not in ("weights", "local"):
-            raise ValueError(f"sampling={sampling!r} is not known: use 'weights' or 'local'")
+        require_sampling(sampling)
         nn.Module.__init__(self)
         self.draw = Draw(local=sampling == "local")
         parts = nn.ModuleDict({"backbone": copy.deepcopy(net.backbone), "heads": copy.deepcopy(net.heads)})

@@ -15,6 +15,11 @@ from torch.autograd.function import once_differentiable
 STEPS = 2**16
 
 
+def steps_of(share: float) -> int:
+    """How many of STEPS stand for this share; never all of them, so that something is left to divide by."""
+    return min(round(share * STEPS), STEPS - 1)
+
+
 def kept(x: Tensor, dropped: int) -> Tensor:
     """1 for an entry of ``x`` that is kept, 0 for one in ``dropped`` of STEPS, in the memory layout of ``x``."""
     count = x.numel()
@@ -29,7 +34,7 @@ class Dropout(nn.Dropout):
     """torch's, with ``kept`` for its draws."""
 
     def forward(self, x: Tensor) -> Tensor:
-        dropped = round(self.p * STEPS)
+        dropped = steps_of(self.p)
         if not (self.training and dropped):
             return x
         return x * kept(x, dropped).mul_(STEPS / (STEPS - dropped))
@@ -47,7 +52,7 @@ class PoolReLU(nn.Module):
         self.dropout = dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        dropped = round(self.dropout * STEPS)
+        dropped = steps_of(self.dropout)
         if not (self.training and dropped):
             return F.max_pool2d(x, 2).relu()
         result: Tensor = _DropPoolReLU.apply(x, dropped)  # type: ignore[no-untyped-call]

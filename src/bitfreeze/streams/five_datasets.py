@@ -24,7 +24,7 @@ class _Source:
 
 
 def _coloured(grey: Tensor) -> Tensor:
-    """28 x 28 to 32 x 32 with a black rim, and three equal channels that share their memory."""
+    """28 x 28 to 32 x 32 with a black rim, and three equal channels."""
     return F.pad(grey, (2, 2, 2, 2))[:, None].expand(-1, 3, -1, -1)
 
 
