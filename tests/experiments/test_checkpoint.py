@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bitfreeze.experiments.checkpoint import load_checkpoint, save_checkpoint
+from bitfreeze.experiments.checkpoint import load_checkpoint, next_number, save_checkpoint
 
 STATE = {
     "weights": {"a.b": torch.randn(3, 4), "empty": torch.zeros(0)},
@@ -40,7 +40,7 @@ def test_round_trip_and_only_two_are_kept(tmp_path):
     assert_equal({**STATE, "number": 3}, state)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no tree", "no tensors", "bad tree"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "no tree", "no tensors", "bad tree", "a list"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, damage):
     for number in (5, 6):
         save_checkpoint(tmp_path, number, {**STATE, "number": number})
@@ -53,11 +53,28 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, damage)
         "no tree": tree.unlink,
         "no tensors": tensors.unlink,
         "bad tree": lambda: tree.write_text(tree.read_text()[:-9]),
+        "a list": lambda: tree.write_text("[]"),
     }
     actions[damage]()
     with pytest.warns(UserWarning, match="000006 is damaged"):
         number, state = load_checkpoint(tmp_path)
     assert (number, state["number"]) == (5, 5)
+
+
+def test_when_none_is_whole_new_ones_take_their_place(tmp_path):
+    for number in (11, 12):
+        save_checkpoint(tmp_path, number, STATE)
+        (tmp_path / f"{number:06d}/state.safetensors").write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="000012 is damaged .*; the one before it is used"),
+        pytest.warns(UserWarning, match="000011 is damaged .*; the run begins again"),
+    ):
+        assert load_checkpoint(tmp_path) is None
+    for marked in range(2):
+        save_checkpoint(tmp_path, next_number(tmp_path), {**STATE, "marked": marked})
+        number, state = load_checkpoint(tmp_path)
+        assert (number, state["marked"]) == (13 + marked, marked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["000013", "000014"]
 
 
 def test_nothing_there():

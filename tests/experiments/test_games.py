@@ -9,15 +9,19 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+import torch
 from cut_off import Cut, complete, cut_after, kill_at_random
+from PIL import Image, ImageSequence
 
 from bitfreeze.commands.running import Run, Sweep, in_full
 from bitfreeze.experiments import metrics
 from bitfreeze.experiments.config import make_config
-from bitfreeze.experiments.play import write_pictures
+from bitfreeze.experiments.figures import draw
+from bitfreeze.experiments.play import play_game, write_pictures
 from bitfreeze.experiments.rows import finished_rows, from_csv, to_csv
 from bitfreeze.experiments.runner import run
-from bitfreeze.experiments.store import RunFolder
+from bitfreeze.experiments.store import RunDamaged, RunFolder
+from bitfreeze.experiments.stored import find_runs
 from bitfreeze.experiments.table import summarise, to_markdown, to_page
 from bitfreeze.experiments.values import parse_count
 from bitfreeze.methods import methods
@@ -66,10 +70,18 @@ def test_no_evaluations_are_none_until_a_task_has_ended(tmp_path):
     assert len(result["best"]) == 2
 
 
-def test_short_options_of_games_are_those_of_run_and_sweep():
+def test_short_options_of_games_are_those_of_run_and_sweep(type_in):
     for command in (Run("atari6", steps="200k", net="small"), Sweep("atari6", steps="200k", net="small")):
         assert in_full(command) == ["training.steps=200000", "network.kind=small"]
     assert in_full(Sweep("control", envs=["CartPole-v1"])) == ['stream.envs=["CartPole-v1"]']
+    with pytest.raises(SystemExit, match="envs"):
+        type_in("run", "control", "--envs")
+
+
+def test_seconds_between_checkpoints_are_a_number(type_in):
+    for text in ("nan", "-1"):
+        with pytest.raises(SystemExit, match="checkpoint-seconds must be 0 or more"):
+            type_in("run", "control", "--checkpoint-seconds", text)
 
 
 def test_tensorboard_gets_a_figure_for_each_task_and_no_single_games(tmp_path):
@@ -135,11 +147,11 @@ def test_methods_without_a_part_in_reinforcement_learning_are_refused():
         make_config("digits5", "ft", changes=["network.kind=nature"])
 
 
-def test_options_of_sgd_are_refused(tmp_path):
+def test_options_of_sgd_are_refused_and_nothing_is_left(tmp_path):
     config = make_config("control", "ft", changes=[*SMALL, "method.momentum=0.9"])
     with pytest.raises(ValueError, match=r"PPO has training\.max_grad_norm"):
         run(config, tmp_path)
-    assert not list(tmp_path.rglob("config.toml"))
+    assert not list(tmp_path.rglob("*seed0*"))
 
 
 def test_atari_has_the_released_settings():
@@ -185,17 +197,18 @@ def test_the_share_kept_counts_learned_games_without_the_last():
     assert metrics.share_kept(scores, at_random, [False, False, True]) is None
 
 
-def finish(root, method, seed, final, best, kept=0.5):
-    config = make_config("control", method, "", seed, ['stream.envs=["A","B"]'])
+def finish(root, method, seed, final, best, kept=0.5, games=("A", "B")):
+    config = make_config("control", method, "", seed, [f"stream.envs={json.dumps(games)}"])
     folder = RunFolder(root / config.name)
     folder.path.mkdir(parents=True)
     folder.write_config(config)
-    folder.event("started", tasks=["A", "B"], learned=0, updates_cap=3)
+    folder.event("started", tasks=games, learned=0, updates_cap=3)
     folder.event("task", task=1, score=final)
     folder.event(
         "finished", final=final, after_learning=[8.0, 9.0], random=[1.0, -5.0], best=best, learned=[True, False],
         kept=kept, evaluation_seconds=3.0, model_bytes=10, extra_bytes=1_000_000, buffer_bytes=0, seconds=60.0,
     )  # fmt: skip
+    return folder
 
 
 def test_normalised_reward_is_from_random_play_to_the_best_of_the_compared_runs(tmp_path):
@@ -219,7 +232,63 @@ def test_normalised_reward_is_from_random_play_to_the_best_of_the_compared_runs(
     assert from_csv(to_csv(rows)) == rows
 
 
+def test_runs_of_other_games_stand_in_the_same_table(tmp_path):
+    finish(tmp_path, "ft", 0, [1.0, 15.0], [6.0, 15.0])
+    finish(tmp_path, "blip", 0, [3.0, 5.0], [11.0, 10.0], games=("A", "C"))
+    rows = finished_rows(tmp_path, "control")
+    assert to_page(from_csv(to_csv(rows)), "control") == to_page(rows, "control")
+    blip, _ = summarise(from_csv(to_csv(rows)), "control")
+    assert blip.rows[0]["reward"] == pytest.approx(2 / 10 + 10 / 15)
+
+
+@pytest.mark.parametrize("damage", ["a result without its best scores", "no names of games"])
+def test_a_damaged_run_is_named_and_left_out_of_the_table(tmp_path, damage):
+    finish(tmp_path, "ft", 0, [1.0, 15.0], [6.0, 15.0])
+    alone = finished_rows(tmp_path, "control")
+    file = finish(tmp_path, "ft", 1, [9.0, 19.0], [16.0, 25.0]).path / "events.jsonl"
+    words = {"a result without its best scores": '"best"', "no names of games": '"tasks"'}
+    file.write_text(file.read_text().replace(words[damage], '"else"'))
+    with pytest.warns(UserWarning, match="seed1 is damaged, so it is left out"):
+        assert finished_rows(tmp_path, "control") == alone
+
+
 # commands
+
+
+def test_the_agent_of_a_time_plays_in_the_world_of_its_run(tmp_path):
+    config = make_config("control", "ft", changes=SMALL)
+    run(config, tmp_path)
+    folder = RunFolder(tmp_path / config.name)
+    weights = [folder.read_tensors("weights", task) for task in (0, 1)]
+    actor = next(name for name in weights[0] if name.startswith("heads.0") and name.endswith("bias"))
+    for task, kept in enumerate(weights):  # the agent goes one way after the first, the other way after the second
+        kept[actor][:] = torch.tensor([100.0, -100.0] if task == 0 else [-100.0, 100.0])
+        folder.write_tensors("weights", task, kept)
+
+    def first_frames(after):
+        play_game(folder, 1, after, tmp_path / "game.gif")
+        with Image.open(tmp_path / "game.gif") as picture:
+            return picture.n_frames, [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(picture)][:5]
+
+    (count, left), (_, right) = first_frames(1), first_frames(2)
+    assert np.array_equal(left[0], right[0])
+    assert not np.array_equal(left[4], right[4])
+    file = folder.path / "config.toml"
+    file.write_text(file.read_text().replace("game_steps = 30", "game_steps = 3"))
+    assert first_frames(1)[0] == 4 < count
+    file.write_text(file.read_text().replace("hidden = [16, 16]", "hidden = [8, 8]"))
+    with pytest.raises(RunDamaged, match="those of another network"):
+        first_frames(1)
+    with pytest.raises(ValueError, match="--seed -1 will not do"):
+        play_game(folder, 1, 1, tmp_path / "game.gif", seed=-1)
+
+
+def test_figures_of_accuracies_say_that_games_have_others(tmp_path):
+    finish(tmp_path, "ft", 0, [1.0, 15.0], [6.0, 15.0])
+    runs = find_runs(tmp_path, [])
+    for name in ("matrix", "sequence", "tradeoff", "budget"):
+        with pytest.raises(ValueError, match="these are runs of games: draw 'rewards' or 'reward'"):
+            draw(name, runs)
 
 
 def test_commands_run_show_and_play(type_in, tmp_path):

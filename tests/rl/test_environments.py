@@ -241,6 +241,19 @@ class Counting(gymnasium.Env):
         return np.array([np.nan if self.steps > 3 else action], np.float32), 0.0, False, False, {}
 
 
+@pytest.mark.filterwarnings("ignore:.*The reward is a NaN value")
+def test_rewards_that_are_no_numbers_are_refused(monkeypatch):
+    class Losing(Counting):
+        def step(self, action):
+            return np.zeros(1, np.float32), float("nan"), False, False, {}
+
+    monkeypatch.setitem(gymnasium.registry, "Losing-v0", gymnasium.envs.registration.EnvSpec("Losing-v0", Losing))
+    environments = World("Losing-v0").make(1)
+    environments.reset(0)
+    with pytest.raises(ValueError, match="Losing-v0 has rewards that are not finite"):
+        environments.step(np.array([0]))
+
+
 def test_actions_may_begin_elsewhere_and_what_is_no_number_is_refused(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Counting-v0", gymnasium.envs.registration.EnvSpec("Counting-v0", Counting))
     plain, reverse = World("Counting-v0").make(1), World("Counting-v0?reverse=1").make(1)

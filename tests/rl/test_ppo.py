@@ -1,5 +1,7 @@
 """PPO against closed forms, brute force and what must not move."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -177,6 +179,42 @@ def test_a_last_step_to_no_number_is_found_before_anything_is_saved_or_played(ba
 
 
 # rollouts
+
+
+def test_gradients_are_no_longer_than_the_largest_norm(monkeypatch):
+    method, tasks, _ = prepare()
+    settings = replace(TINY, max_grad_norm=1e-3)
+    norms = []
+
+    def note(task):
+        grads = [p.grad for p in method.trained(task)]
+        norms.append(torch.stack([grad.norm() for grad in grads if grad is not None]).norm().item())
+
+    monkeypatch.setattr(method, "after_step", note)
+    learn(method, tasks[0], settings)
+    assert norms == pytest.approx([1e-3] * len(norms), rel=1e-3)
+    assert len(norms) == settings.updates * settings.epochs * settings.minibatches
+
+
+def test_games_that_begin_anew_are_other_games(monkeypatch):
+    method, tasks, _ = prepare()
+    seeds = []
+    monkeypatch.setattr(Walk, "reset", lambda self, seed, plain=Walk.reset: (seeds.append(seed), plain(self, seed))[1])
+    learn(method, tasks[0])
+    assert len(seeds) == len(set(seeds)) == TINY.updates // TINY.restart
+    again = list(seeds)
+    learn(method, tasks[0])
+    assert seeds == [*again, *again]
+
+
+def test_actions_are_drawn_as_the_policy_has_them_or_the_likeliest_is_taken():
+    method, tasks, _ = prepare()
+    seen = np.repeat(np.array([[0.4, 0.1]], np.float32), 20_000, 0)
+    with torch.no_grad():
+        first = method.logits(torch.from_numpy(seen[:1]), tasks[0]).softmax(1)[0, 0].item()
+    drawn = by_policy(method, tasks[0], False, 5)(seen)
+    assert (drawn == 0).mean() == pytest.approx(first, abs=4 * (first * (1 - first) / len(seen)) ** 0.5)
+    assert set(by_policy(method, tasks[0], True, 5)(seen)) == {int(first < 0.5)}
 
 
 def test_a_game_whose_time_is_up_counts_what_was_still_to_come():

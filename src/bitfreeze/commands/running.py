@@ -40,7 +40,7 @@ class Run:
     """For games: steps in each, such as 200k or 10M; short for training.steps."""
     net: str = ""
     """The network; short for network.kind."""
-    envs: list[str] = field(default_factory=list)
+    envs: list[str] | None = None
     """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
     threads: int = 1
     """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
@@ -54,6 +54,8 @@ class Run:
     def do(self) -> None:
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
+        if not self.checkpoint_seconds >= 0:
+            raise ValueError(f"checkpoint-seconds must be 0 or more, got {self.checkpoint_seconds}")
         torch.set_num_threads(self.threads)
         config = make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *in_full(self)])
         with joined_ranks() as ranks:
@@ -110,7 +112,7 @@ class Sweep:
     """For games: steps in each, such as 200k or 10M; short for training.steps."""
     net: str = ""
     """The network; short for network.kind."""
-    envs: list[str] = field(default_factory=list)
+    envs: list[str] | None = None
     """For games: the environments; short for stream.envs."""
     grid: list[str] = field(default_factory=list)
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
@@ -159,6 +161,6 @@ def in_full(given: Run | Sweep) -> list[str]:
     changes = {
         "training.steps": given.steps and str(parse_count(given.steps)),
         "network.kind": given.net,
-        "stream.envs": given.envs and json.dumps(given.envs, separators=(",", ":")),
+        "stream.envs": "" if given.envs is None else json.dumps(given.envs, separators=(",", ":")),
     }
     return [f"{name}={value}" for name, value in changes.items() if value]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import time
 import warnings
@@ -26,8 +27,9 @@ def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
     aside = folder / f".{number:06d}.part"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
-    (aside / TENSORS).write_bytes(data)
-    (aside / TREE).write_text(json.dumps({"sha256": hashlib.sha256(data).hexdigest(), "state": tree}))
+    _write_through(aside / TENSORS, data)
+    text = json.dumps({"sha256": hashlib.sha256(data).hexdigest(), "state": tree})
+    _write_through(aside / TREE, text.encode())
     place = folder / f"{number:06d}"
     shutil.rmtree(place, ignore_errors=True)
     aside.rename(place)
@@ -35,15 +37,30 @@ def save_checkpoint(folder: Path, number: int, state: dict[str, Any]) -> None:
         shutil.rmtree(folder / f"{old:06d}")
 
 
+def _write_through(file: Path, data: bytes) -> None:
+    """To the disk itself: else a power cut could take this checkpoint and the one before it."""
+    with file.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
 def load_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
     """The newest whole checkpoint and its number. One that is damaged is named, and the one before it used."""
-    for number in reversed(_numbers(folder)):
+    numbers = _numbers(folder)
+    for number in reversed(numbers):
         try:
             return number, _read(folder / f"{number:06d}")
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             place = folder / f"{number:06d}"
-            warnings.warn(f"checkpoint {place} is damaged ({error}); the one before it is used", stacklevel=2)
+            then = "the run begins again" if number == numbers[0] else "the one before it is used"
+            warnings.warn(f"checkpoint {place} is damaged ({error}); {then}", stacklevel=2)
     return None
+
+
+def next_number(folder: Path) -> int:
+    """Of a checkpoint that is newer than all that are there."""
+    return max(_numbers(folder), default=-1) + 1
 
 
 def seconds_since(folder: Path) -> float | None:
@@ -72,7 +89,8 @@ def _read(place: Path) -> dict[str, Any]:
         raise ValueError(f"{TENSORS} is not what was written")
     # freshly allocated: where memory-mapped tensors lie would change the last bits of products
     state = decode(tree["state"], {name: tensor.clone() for name, tensor in load(data).items()})
-    assert isinstance(state, dict)
+    if not isinstance(state, dict):
+        raise ValueError(f"{TREE} holds no state")
     return state
 
 

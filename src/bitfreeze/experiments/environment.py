@@ -4,7 +4,7 @@ import hashlib
 import platform
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,17 @@ def environment(packages: Iterable[str] = (), datasets: Iterable[str] = ()) -> d
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
-        **{name: version(name) for name in packages},
+        **{name: found for name in packages if (found := _version(name))},
         **({"data": f"{' and '.join(unverified)} unverified"} if unverified else {}),
     }
+
+
+def _version(package: str) -> str:
+    """Empty where it is not installed: classic control needs no Atari."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 @cache  # checksums of large files: once a process

@@ -1,8 +1,10 @@
 """A game of a finished task as a moving picture: the agent as it was after some task, on any task."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +15,33 @@ from ..methods import make_method
 from ..nets import build_network
 from ..rl import by_policy, derived_seed, make_games
 from ..streams import streams
-from .config import make_config, require_known
-from .store import RunFolder
+from .config import Config, make_config, require_known
+from .store import RunDamaged, RunFolder
 
 Picture = NDArray[np.uint8]
 
 
 def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0) -> float:
     """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score."""
+    if seed < 0:
+        raise ValueError(f"--seed {seed} will not do: give 0 or more")
     require_writable(out)
     saved = folder.read_config()
     require_known("stream", saved["stream"], streams)
     if streams[saved["stream"]].trainer != "reinforcement":
         raise ValueError(f"{folder.path} is no run of games: there is nothing to play")
-    config = make_config(saved["stream"], saved["method"], saved["variant"], saved["seed"], saved["changes"])
+    config = _as_it_was(saved)
     games = make_games(config.stream, **config.stream_options)
     for what, number in (("task", task), ("after", after)):
         if not 1 <= number <= len(games.tasks):
             raise ValueError(f"--{what} {number} will not do: the run has tasks 1 to {len(games.tasks)}")
     method = make_method(config.method, config.method_options)
     net = build_network(config.network, games.shape, [t.classes for t in games.tasks])
-    method.build(net, games.tasks).load_state_dict(folder.read_tensors("weights", after - 1))
+    weights = folder.read_tensors("weights", after - 1)
+    try:
+        method.build(net, games.tasks).load_state_dict(weights)
+    except RuntimeError:
+        raise RunDamaged(f"the weights in {folder.path} are those of another network: do the run again") from None
     chosen = games.tasks[task - 1]
     choose = by_policy(method, chosen, config.settings.greedy, seed)
     environments = games.worlds[task - 1].make(1, pictures=True)
@@ -50,6 +58,15 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     return score
 
 
+def _as_it_was(saved: dict[str, Any]) -> Config:
+    """With the games, network and training that were noted: the preset may have changed since."""
+    now = make_config(saved["stream"], saved["method"], saved["variant"], saved["seed"], saved["changes"])
+    noted: dict[str, Any] = {
+        part: {**getattr(now, part), **saved[part]} for part in ("stream_options", "network", "training")
+    }
+    return replace(now, **noted)
+
+
 def _with_score(picture: Picture, score: float) -> Picture:
     """The score in a corner."""
     from PIL import Image, ImageDraw
@@ -64,12 +81,14 @@ def require_writable(out: Path) -> None:
         raise ValueError(f"{out.name} is neither .gif nor .mp4")
     if out.suffix == ".mp4" and shutil.which("ffmpeg") is None:
         raise ValueError("ffmpeg, which writes MP4, is not installed: give a name that ends in .gif")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise OSError(f"{out} cannot be written: give another place")
 
 
 def write_pictures(pictures: Iterable[Picture], out: Path, rate: int = 15) -> None:
     """As GIF, or as MP4 where the name ends so and ffmpeg is there; ``rate`` pictures a second."""
     require_writable(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
     WRITERS[out.suffix](list(pictures), out, rate)
 
 

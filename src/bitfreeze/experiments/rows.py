@@ -22,6 +22,7 @@ COLUMNS = [
 WORDS = ("method", "variant", "protocol", "command", "environment", "name")
 
 Row = dict[str, Any]
+Ceilings = dict[tuple[Any, ...], float | None]  # what joint training learned, by what a run has in common with it
 
 
 def finished_rows(root: Path, stream: str) -> list[Row]:
@@ -30,7 +31,9 @@ def finished_rows(root: Path, stream: str) -> list[Row]:
 
 
 def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
-    """Rows of the finished ones of these runs, all of one stream. One that is not known is named and left out."""
+    """Rows of the finished ones of these runs, all of one stream. One that is not known or damaged is named and left
+    out.
+    """
     finished = []
     for run in runs:
         if run.result is None:
@@ -40,8 +43,14 @@ def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
         else:
             what = f"{run.method} on {run.stream} is not known here (see BITFREEZE_PLUGINS)"
             warnings.warn(f"{run.folder.path} is left out: {what}", stacklevel=2)
-    rows = _ROWS[streams[finished[0].stream].trainer](finished) if finished else []
-    return merged([], [_rounded(row) for row in rows])
+    ceilings = {_setting(run.config): _result(run).get("learning_acc") for run in finished if _is_ceiling(run.config)}
+    rows = []
+    for run in finished:
+        try:
+            rows.append(_rounded(_ROWS[streams[run.stream].trainer](run, ceilings)))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            warnings.warn(f"{run.folder.path} is damaged, so it is left out ({error!r})", stacklevel=2)
+    return merged([], rows)
 
 
 def _rounded(row: Row) -> Row:
@@ -49,20 +58,16 @@ def _rounded(row: Row) -> Row:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
 
-def _accuracy_rows(runs: list[StoredRun]) -> list[Row]:
-    ceilings = {_setting(run.config): _result(run)["learning_acc"] for run in runs if _is_ceiling(run.config)}
-    return [_row(run.config, _result(run), run.last_task, ceilings.get(_setting(run.config))) for run in runs]
+def _accuracy_row(run: StoredRun, ceilings: Ceilings) -> Row:
+    return _row(run.config, _result(run), run.last_task, ceilings.get(_setting(run.config)))
 
 
-def _score_rows(runs: list[StoredRun]) -> list[Row]:
-    return [
-        {
-            **_identity(run.config),
-            **score_row(run.config, _result(run), run.last_task, run.tasks),
-            **_origin(run.config),
-        }
-        for run in runs
-    ]
+def _score_row(run: StoredRun, _: Ceilings) -> Row:
+    return {
+        **_identity(run.config),
+        **score_row(run.config, _result(run), run.last_task, run.tasks),
+        **_origin(run.config),
+    }
 
 
 def _result(run: StoredRun) -> Event:
@@ -70,7 +75,7 @@ def _result(run: StoredRun) -> Event:
     return run.result
 
 
-_ROWS = {"supervised": _accuracy_rows, "reinforcement": _score_rows}
+_ROWS = {"supervised": _accuracy_row, "reinforcement": _score_row}
 
 
 def _identity(config: dict[str, Any]) -> Row:

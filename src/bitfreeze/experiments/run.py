@@ -13,7 +13,7 @@ from ..nets import build_network
 from ..rl import Games
 from ..streams import Stream, Task, TaskData
 from ..training import share_random_state
-from .checkpoint import load_checkpoint, random_states, save_checkpoint, set_random_states, share_state
+from .checkpoint import load_checkpoint, next_number, random_states, save_checkpoint, set_random_states, share_state
 from .config import Config
 from .store import Event, RunFolder, RunRefused
 
@@ -142,9 +142,9 @@ class Run(ABC):
         """Continue at the newest checkpoint; returns the state of a task's training, if it was in the middle of it."""
         found = load_checkpoint(self.folder.checkpoints) if self.ranks.leads else None
         state = share_state(None if found is None else found[1], self.ranks)
+        self.number = next_number(self.folder.checkpoints) if found is None else found[0] + 1
         if state is None:
             return None
-        self.number = 0 if found is None else found[0] + 1
         self.matrix, self.seconds = state["matrix"], state["seconds"]
         for name, value in state.get("own", {}).items():
             setattr(self, name, value)

@@ -24,7 +24,11 @@ def score_row(config: Row, result: Row, last_task: Row, tasks: list[str]) -> Row
     return {
         "kept": result["kept"],
         "games_learned": sum(result["learned"]),
-        **{f"{word} {task}": result[key][k] for word, key in lists.items() for k, task in enumerate(tasks)},
+        **{
+            f"{word} {task}": value
+            for word, key in lists.items()
+            for task, value in zip(tasks, result[key], strict=True)
+        },
         "capacity": last_task.get("capacity"),
         **{name: result[name] for name in ("model_bytes", "extra_bytes", "buffer_bytes")},
         "steps": config["training"]["steps"],
@@ -48,12 +52,14 @@ def _protocol(config: Row) -> str:
 
 
 def tasks_of(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(n.removeprefix("score ") for row in rows for n in row if n.startswith("score ")))
+    """Those that any of the rows has a score for; a CSV has a column for all of them in every row."""
+    named = (name for row in rows for name, value in row.items() if name.startswith("score ") and value is not None)
+    return list(dict.fromkeys(name.removeprefix("score ") for name in named))
 
 
 def with_reward(rows: list[Row]) -> list[Row]:
     """Each row with its accumulated normalised reward, which depends on what it is compared with."""
-    best = {t: max(row[f"best {t}"] for row in rows if f"best {t}" in row) for t in tasks_of(rows)}
+    best = {t: max(row[f"best {t}"] for row in rows if row.get(f"best {t}") is not None) for t in tasks_of(rows)}
     return [{**row, "reward": _reward(row, best)} for row in rows]
 
 

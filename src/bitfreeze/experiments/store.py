@@ -48,12 +48,20 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time works on a run."""
+        """Only one process at a time works on a run. Of one that is refused nothing is left, not even this lock."""
+        lock = self.path / "lock"
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as file:
-            if not try_to_lock(file):
-                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
-            yield
+        try:
+            with lock.open("w") as file:
+                if not try_to_lock(file):
+                    raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
+                yield
+        finally:
+            if list(self.path.iterdir()) == [lock]:
+                lock.unlink()
+                for folder in (self.path, self.path.parent):
+                    if not any(folder.iterdir()):
+                        folder.rmdir()
 
     def require_same_config(self, config: Config, finished: bool) -> None:
         """A run that is there must have the same settings, and to go on with it the same environment too."""

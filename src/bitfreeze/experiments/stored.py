@@ -43,7 +43,7 @@ class StoredRun:
     @cached_property
     def tasks(self) -> list[str]:
         """The names of the tasks; none before the run has begun."""
-        return list(next((event["tasks"] for event in self.events if event["event"] == "started"), []))
+        return list(next((event.get("tasks", []) for event in self.events if event["event"] == "started"), []))
 
     @cached_property
     def matrix(self) -> list[list[float]]:

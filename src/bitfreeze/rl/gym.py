@@ -57,6 +57,8 @@ class GymEnvironments:
     def step(self, actions: NDArray[np.int64]) -> Step:
         chosen = self.actions - 1 - actions if self.reverse else actions
         seen, reward, terminated, truncated, info = self.envs.step(chosen + self.first_action)
+        if not np.isfinite(reward).all():
+            raise ValueError(f"{self.name} has rewards that are not finite")
         over, cut = terminated | truncated, truncated & ~terminated
         now = self._seen(seen)
         last = now

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..stored import StoredRun
-from .grouping import spread
+from .grouping import require_accuracies, spread
 from .registry import Drawing, register_figure
 from .style import BLUE, GREEN, INK, ORANGE, headline
 
@@ -81,6 +81,7 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
             same.append(run)
     best = max(families, key=lambda key: len(families[key]), default="")
     if not best or len(families[best]) < 2:
+        require_accuracies(runs, option)
         how = f"bitfreeze sweep {runs[0].stream} --methods blip --grid method.{option}=...,..."
         raise ValueError(f"{option} needs finished runs that differ in method.{option} and nothing else: {how}")
     return families[best], best

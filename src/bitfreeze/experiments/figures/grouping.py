@@ -22,10 +22,16 @@ def mean_matrix(runs: list[StoredRun]) -> Matrix:
     return [[mean(run.matrix[t][u] for run in runs) for u in range(t + 1)] for t in range(shown)]
 
 
+def require_accuracies(runs: list[StoredRun], what: str) -> None:
+    if all(run.events and "score" in run.last_task for run in runs):
+        raise ValueError(f"{what} shows accuracies, and these are runs of games: draw 'rewards' or 'reward'")
+
+
 def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     """Groups of runs that have learned a task at least."""
     found = grouped([run for run in runs if run.matrix])
     if not found:
+        require_accuracies(runs, what)
         raise ValueError(f"{what} needs runs that have learned a task: none of these has")
     return found
 
@@ -37,6 +43,7 @@ def results(runs: list[StoredRun], what: str) -> dict[str, list[dict[str, Any]]]
     }
     finished = {label: group for label, group in found.items() if group}
     if not finished:
+        require_accuracies(runs, what)
         raise ValueError(f"{what} needs finished runs: none of these has ended")
     return finished
 
