@@ -3,14 +3,15 @@
 Rows of runs that are not there stay as they are: the CSV files are the record. To take one out, delete its line.
 
 A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
-thing at a time, have pages of their own. Accuracies of single tasks are in tasks_<stream>.csv, the learning curves of
-runs that were cut to a few epochs in curves_<stream>.csv.
+thing at a time, have pages of their own. Accuracies or scores of single tasks, and the share of bits that each froze,
+are in tasks_<stream>.csv; the learning curves of runs that were cut to a few epochs in curves_<stream>.csv.
 """
 
 from pathlib import Path
+from statistics import mean, stdev
 
-from bitfreeze.experiments.rows import Row, from_csv, merged, rows_of, to_csv
-from bitfreeze.experiments.store import runs_root
+from bitfreeze.experiments.rows import Row, from_csv, merged, rounded, rows_of, to_csv
+from bitfreeze.experiments.store import Event, runs_root
 from bitfreeze.experiments.stored import StoredRun, read_runs, variant_of
 from bitfreeze.experiments.table import to_page
 from bitfreeze.streams import streams
@@ -37,15 +38,30 @@ def of_run(run: StoredRun) -> Row:
     return {"method": run.method, "variant": variant_of(run.config), "seed": run.config["seed"]}
 
 
-def accuracies(run: StoredRun) -> list[Row]:
-    """Of each task, when it was learned and in the end; none of runs that are not finished or are of games."""
-    if run.result is None or "acc" not in run.result:
+def of_tasks(run: StoredRun) -> list[Row]:
+    """Each task of a finished run, after it and after each one that came later: accuracies, or scores of games."""
+    if run.result is None:
         return []
-    final = zip(run.tasks, run.matrix[-1], strict=True)
+    matrix = run.matrix or run.folder.read_matrix("score")
+    learned = [event for event in run.events if event["event"] == "task"]
     return [
-        of_run(run) | {"task": k, "name": name, "learned": round(run.matrix[k][k], 4), "end": round(end, 4)}
-        for k, (name, end) in enumerate(final)
+        of_run(run)
+        | {"task": k, "name": name}
+        | _spread(run, learned, k)
+        | {"frozen": learned[k].get("share_frozen")}
+        | {f"after {t + 1}": matrix[t][k] for t in range(k, len(matrix))}
+        for k, name in enumerate(run.tasks)
     ]
+
+
+def _spread(run: StoredRun, learned: list[Event], task: int) -> Row:
+    """Of games: random play, and standard errors of that, of the task when it was learned, and of it in the end."""
+    if "games" not in learned[task]:
+        return {}
+    (at_random,) = [e["scores"] for e in run.events if e["event"] == "random" and e["task"] == task]
+    played = {"random": at_random, "learned": learned[task]["games"][task], "end": learned[-1]["games"][task]}
+    errors = {f"{word}_error": stdev(scores) / len(scores) ** 0.5 for word, scores in played.items()}
+    return {"random": mean(at_random), **errors}
 
 
 def curve(run: StoredRun) -> list[Row]:
@@ -76,7 +92,7 @@ def main() -> None:
                 page = to_page(rows, stream, title=title.format(stream))
                 (HERE / f"{prefix}{stream}.md").write_text(page + "\n")
         tested = [run for run in runs if kind(run) == ""]
-        add_to(f"tasks_{stream}", [task for run in tested for task in accuracies(run)])
+        add_to(f"tasks_{stream}", [rounded(task) for run in tested for task in of_tasks(run)])
         add_to(f"curves_{stream}", [epoch for run in tested for epoch in curve(run)])
 
 

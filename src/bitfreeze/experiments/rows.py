@@ -47,13 +47,13 @@ def rows_of(runs: Iterable[StoredRun]) -> list[Row]:
     rows = []
     for run in finished:
         try:
-            rows.append(_rounded(_ROWS[streams[run.stream].trainer](run, ceilings)))
+            rows.append(rounded(_ROWS[streams[run.stream].trainer](run, ceilings)))
         except (KeyError, IndexError, TypeError, ValueError) as error:
             warnings.warn(f"{run.folder.path} is damaged, so it is left out ({error!r})", stacklevel=2)
     return merged([], rows)
 
 
-def _rounded(row: Row) -> Row:
+def rounded(row: Row) -> Row:
     """As the CSV has it, so that tables made from either are the same."""
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
 
