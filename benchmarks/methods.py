@@ -1,8 +1,10 @@
-"""What each method costs: `python benchmarks/methods.py` prints a table for all of the registry.
+"""What each method costs: `python benchmarks/methods.py` prints a table for all of the registry, or for those named.
 
 MNIST's network (784-1200, ten heads of ten classes) on ten tasks of random pictures. A step is measured beside one of
 fine-tuning, interleaved, best of several rounds, in the third task, when there is something to protect.
 """
+
+import sys
 
 import torch
 from measure import ratio, seconds
@@ -14,6 +16,10 @@ from bitfreeze.training import Settings, Training
 
 TASKS, SAMPLES, BATCH, STEPS, ROUNDS = 10, 2000, 64, 10, 5
 COUNTED = (1, 5, 10)
+ROWS: dict[str, tuple[str, dict[str, object]]] = {
+    **{name: (name, {}) for name in methods},
+    "blip, levels=true": ("blip", {"levels": True}),
+}
 
 
 def random_stream() -> Stream:
@@ -31,10 +37,10 @@ def random_stream() -> Stream:
 class Learner:
     """A method on the random stream, task by task."""
 
-    def __init__(self, name: str, stream: Stream) -> None:
+    def __init__(self, row: str, stream: Stream) -> None:
         torch.manual_seed(0)
         self.stream = stream
-        self.method: Method = make_method(name, {})
+        self.method: Method = make_method(*ROWS[row])
         net = build_network({"kind": "mlp", "hidden": [1200]}, stream.shape, [t.classes for t in stream.tasks])
         self.net = self.method.build(net, stream.tasks)
         self.sizes: list[int] = []
@@ -59,9 +65,9 @@ class Learner:
             self.method.train_batch(self.batch, step / STEPS, self.optimizers)
 
 
-def measure_method(name: str, stream: Stream) -> tuple[float, float, list[int]]:
+def measure_method(row: str, stream: Stream) -> tuple[float, float, list[int]]:
     """(step / step of fine-tuning, seconds at a task's end, bytes kept after each task)."""
-    ours, plain = Learner(name, stream), Learner("ft", stream)
+    ours, plain = Learner(row, stream), Learner("ft", stream)
     for task in stream.tasks[:2]:
         ours.learn(task)
     for learner in (ours, plain):
@@ -80,10 +86,10 @@ def main() -> None:
         "| method | step / step of ft | seconds at a task's end | " + " | ".join(f"MB after {k}" for k in COUNTED), "|"
     )
     print("| --- | --- | --- |" + " --- |" * len(COUNTED))
-    for name in methods:
-        step, end, sizes = measure_method(name, stream)
+    for row in sys.argv[1:] or ROWS:
+        step, end, sizes = measure_method(row, stream)
         megabytes = " | ".join(f"{sizes[k - 1] / 1e6:.3g}" for k in COUNTED)
-        print(f"| {name} | {step:.2f} | {end:.2f} | {megabytes} |", flush=True)
+        print(f"| {row} | {step:.2f} | {end:.2f} | {megabytes} |", flush=True)
 
 
 if __name__ == "__main__":
