@@ -7,7 +7,6 @@ import shlex
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -148,11 +147,11 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_there(tmp_path, monkeypatch
     folder = tmp_path / config.name / "checkpoint"
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
-    def no_space(self, data):
+    def no_space(file):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", no_space)
+        patch.setattr(os, "fsync", no_space)
         with pytest.raises(OSError, match="No space left"):
             run(config, tmp_path, checkpoint_seconds=0)
     assert all(path.read_bytes() == data for path, data in before.items())

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -51,17 +52,16 @@ class RunFolder:
         """Only one process at a time works on a run. Of one that is refused nothing is left, not even this lock."""
         lock = self.path / "lock"
         self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with lock.open("w") as file:
-                if not try_to_lock(file):
-                    raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
+        with lock.open("w") as file:
+            if not try_to_lock(file):
+                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
+            try:
                 yield
-        finally:
-            if list(self.path.iterdir()) == [lock]:
-                lock.unlink()
-                for folder in (self.path, self.path.parent):
-                    if not any(folder.iterdir()):
-                        folder.rmdir()
+            finally:
+                if list(self.path.iterdir()) == [lock]:
+                    shutil.rmtree(self.path)
+                    if not any(self.path.parent.iterdir()):
+                        self.path.parent.rmdir()
 
     def require_same_config(self, config: Config, finished: bool) -> None:
         """A run that is there must have the same settings, and to go on with it the same environment too."""
