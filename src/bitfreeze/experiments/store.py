@@ -52,16 +52,18 @@ class RunFolder:
         """Only one process at a time works on a run. Of one that is refused nothing is left, not even this lock."""
         lock = self.path / "lock"
         self.path.mkdir(parents=True, exist_ok=True)
-        with lock.open("w") as file:
-            if not try_to_lock(file):
-                raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
-            try:
+        held = False
+        try:
+            with lock.open("w") as file:
+                held = try_to_lock(file)
+                if not held:
+                    raise RunRefused(f"another process is working on {self.path}: let it finish, or stop it")
                 yield
-            finally:
-                if list(self.path.iterdir()) == [lock]:
-                    shutil.rmtree(self.path)
-                    if not any(self.path.parent.iterdir()):
-                        self.path.parent.rmdir()
+        finally:
+            if held and list(self.path.iterdir()) == [lock]:
+                shutil.rmtree(self.path)
+                if not any(self.path.parent.iterdir()):
+                    self.path.parent.rmdir()
 
     def require_same_config(self, config: Config, finished: bool) -> None:
         """A run that is there must have the same settings, and to go on with it the same environment too."""
