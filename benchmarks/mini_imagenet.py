@@ -115,7 +115,7 @@ def describe(config: Config, found: dict[str, float], slower: float) -> dict[str
     steps = FULL_TASKS * FULL_EPOCHS * _steps(config, FULL_SAMPLES)
     return {
         "method": f"{config.method} {config.variant}".strip(),
-        "network": str(config.network["kind"]),
+        "network": "its own" if methods[config.method].record.own_networks else str(config.network["kind"]),
         "batch": str(config.settings.batch),
         "ms a step": f"{1000 * found['step']:.0f}",
         "s at an end": f"{found['end']:.1f}",
