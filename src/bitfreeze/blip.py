@@ -281,7 +281,7 @@ class BLIP:
         return f"BLIP(bits={self.depth}, budget={self.budget}, prior={self.prior}, tasks={self.tasks})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copy and pickle: hooks on optimizers stay behind, so a copy has to be attached anew."""
+        """For copy and pickle: a copy is attached if this is, to every optimizer; hooks on single ones stay behind."""
         return {**self.__dict__, "_attachments": [None for a in self._attachments if a.active and a.is_to(None)]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -5,10 +5,12 @@ import signal
 import sys
 from typing import Annotated
 
+from .missing import install
+
 try:
     import tyro
 except ModuleNotFoundError as missing:
-    raise SystemExit("the commands need the extra 'lab': pip install 'bitfreeze[lab]'") from missing
+    raise SystemExit(f"the commands need the extra 'lab': {install('lab')}") from missing
 
 from .commands.datasets import Data
 from .commands.listing import List

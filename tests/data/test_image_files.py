@@ -231,7 +231,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr(extras, "import_module", absent)
-    with pytest.raises(ValueError, match=rf"needs {module}: pip install 'bitfreeze\[lab\]'"):
+    with pytest.raises(ValueError, match=rf"needs {module}: pip install -e '.\[lab\]'"):
         LOADERS[name](tmp_path)
 
 

@@ -123,6 +123,16 @@ def test_what_is_incomplete_or_broken_is_named(tmp_path: Path) -> None:
     assert not data.verify("mini_imagenet", tmp_path).ok
 
 
+@pytest.mark.filterwarnings("ignore::bitfreeze.data.DataUnverified")
+def test_a_file_that_pillow_would_hand_to_a_program_is_no_picture(tmp_path: Path) -> None:
+    folder = tmp_path / "mini_imagenet"
+    lay_out_folders(folder)
+    path = sorted((folder / "images" / class_name(0)).iterdir())[0]
+    Image.new("RGB", (84, 84)).save(path, format="EPS")
+    with pytest.raises(DataCorrupt, match=r"is no picture.*cannot identify"):
+        load_mini_imagenet(tmp_path).pictures(0)
+
+
 def test_pictures_without_folders_and_lists_have_no_class(tmp_path: Path) -> None:
     save(tmp_path / "mini_imagenet" / "images" / "n0100000000000001.png", 0, 0)
     with pytest.raises(DataCorrupt, match=r"or put train\.csv, val\.csv and test\.csv there"):
@@ -198,6 +208,9 @@ IMAGES = np.zeros((2, 84, 84, 3), np.uint8)
         ({"image_data": IMAGES[:, :80], "class_dict": {"n1": [0]}}, "holds no pictures"),
         ({"image_data": IMAGES, "class_dict": [0]}, "holds no classes"),
         ({"image_data": IMAGES, "class_dict": {"n1": [2]}}, "holds no classes"),
+        ({"image_data": IMAGES, "class_dict": {"n1": [False, True]}}, "holds no classes"),
+        ({"image_data": IMAGES, "class_dict": {"n1": [0, 0]}}, "lists 1 pictures more than once"),
+        ({"image_data": IMAGES, "class_dict": {"n1": [0, 1], "n2": [1]}}, "lists 1 pictures more than once"),
         ({"image_data": IMAGES, "class_dict": {class_name(0): [0]}}, "holds classes that another cache holds too"),
     ],
 )

@@ -27,7 +27,7 @@ def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path)
         "budget": [make_run(tmp_path / "b", "blip", changes=[f"method.budget={v}"]) for v in ("0.1", "0.3")],
         "prior": [make_run(tmp_path / "p", "blip", changes=[f"method.prior={v}"]) for v in ("1e-9", "1e-7")],
     }
-    needs["rewards"] = needs["reward"] = [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")]
+    needs["scores"] = needs["reward"] = [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")]
     for name, figure in figures.items():
         drawing = draw(name, [blip] if figure.of_one_run else needs.get(name, runs))
         assert len(drawing.words) > 20
@@ -53,9 +53,9 @@ def make_games(root, method, shift=0.0):
     return run
 
 
-def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
+def test_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     runs = [make_games(tmp_path, "ft"), make_games(tmp_path, "ft", 5.0)]
-    pong, boxing = draw("rewards", runs).figure.axes[:2]
+    pong, boxing = draw("scores", runs).figure.axes[:2]
     assert list(pong.lines[1].get_xdata()) == [0, 0.5, 1, 1.5, 2]  # thousands
     assert list(pong.lines[1].get_ydata()) == [2, 20, 30, 15, 25]
     assert list(boxing.lines[1].get_ydata()) == [2, 8, 18]
@@ -65,8 +65,8 @@ def test_rewards_are_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     assert np.allclose(first.get_ydata(), (np.array([2, 20, 30, 15, 25]) - 10) / 89 + boxing)
     assert np.allclose(second.get_ydata(), (np.array([2, 20, 30, 20, 30]) - 10) / 89 + boxing)
     assert "1.17 (so far, 2 games)" in draw("reward", runs).words
-    with pytest.raises(ValueError, match="rewards needs runs of games"):
-        draw("rewards", [make_run(tmp_path, "blip")])
+    with pytest.raises(ValueError, match="scores needs runs of games"):
+        draw("scores", [make_run(tmp_path, "blip")])
     runs[1].config["training"]["steps"] = 2000
     with pytest.raises(ValueError, match="reward is of runs with the same games and steps"):
         draw("reward", runs)

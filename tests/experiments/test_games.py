@@ -287,7 +287,7 @@ def test_figures_of_accuracies_say_that_games_have_others(tmp_path):
     finish(tmp_path, "ft", 0, [1.0, 15.0], [6.0, 15.0])
     runs = find_runs(tmp_path, [])
     for name in ("matrix", "sequence", "tradeoff", "budget"):
-        with pytest.raises(ValueError, match="these are runs of games: draw 'rewards' or 'reward'"):
+        with pytest.raises(ValueError, match="these are runs of games: draw 'scores' or 'reward'"):
             draw(name, runs)
 
 

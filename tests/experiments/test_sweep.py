@@ -16,7 +16,7 @@ from bitfreeze.experiments.progress import SweepLines, SweepLive
 from bitfreeze.experiments.rows import finished_rows
 from bitfreeze.experiments.runner import run
 from bitfreeze.experiments.store import RunFolder
-from bitfreeze.experiments.sweep import distinct, grid_changes, parse_seeds, sweep
+from bitfreeze.experiments.sweep import distinct, grid_changes, parse_seeds, sweep, with_point
 
 SMALL = ["training.epochs=2", "network.hidden=[16]"]
 
@@ -55,6 +55,14 @@ def test_a_run_that_a_grid_names_twice_is_carried_out_once(values, changes):
     points = grid_changes([f"training.batch={values}"], base)
     found = distinct(make_config("mnist5", "ft", seed=seed, changes=point) for seed in (0, 1) for point in points)
     assert [(config.seed, config.changes) for config in found] == [(seed, made) for seed in (0, 1) for made in changes]
+
+
+def test_a_grid_goes_through_multiples_of_what_was_set():
+    changes = ["method.prior=1e-9", "training.epochs=3"]
+    points = grid_changes(["method.prior=1x,2x"], make_config("mnist5", "blip", changes=changes))
+    found = [make_config("mnist5", "blip", changes=with_point(changes, point)) for point in points]
+    assert [config.method_options["prior"] for config in found] == [1e-9, 2e-9]
+    assert [config.training["epochs"] for config in found] == [3, 3]
 
 
 @pytest.mark.parametrize(

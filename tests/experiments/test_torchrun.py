@@ -30,13 +30,14 @@ def roots(tmp_path_factory):
     return root, found
 
 
-@pytest.mark.parametrize("method", PARALLEL)
-def test_two_ranks_learn_what_one_does(roots, method, tmp_path):
+@pytest.mark.parametrize("name", PARALLEL)
+def test_two_ranks_learn_what_one_does(roots, name, tmp_path):
     root, found = roots
-    config = make_config("digits5", method, changes=CHANGES)
+    method, changes = PARALLEL[name]
+    config = make_config("digits5", method, changes=changes)
     run(config, tmp_path)
     one, two = RunFolder(tmp_path / config.name), RunFolder(root / "disk of rank 0" / config.name)
-    assert found[0][method] == found[1][method]
+    assert found[0][name] == found[1][name]
     for mine, theirs in zip(one.read_matrix(), two.read_matrix(), strict=True):
         assert mine == pytest.approx(theirs, abs=1.5)  # percent: a sample or two of the test data may flip
     losses = [[e["train_loss"] for e in folder.events() if e["event"] == "epoch"] for folder in (one, two)]
@@ -54,6 +55,12 @@ def test_nearly_all_bits_are_frozen_alike(roots, tmp_path):
     bits = [torch.cat([value.flatten() for name, value in found.items() if name.endswith("/bits")]) for found in first]
     assert bits[0].float().mean() > 1
     assert (bits[0] != bits[1]).float().mean() < 0.02
+
+
+def test_ranks_have_the_same_statistics_of_norms_after_an_epoch(roots):
+    first, second = (rank["norm"] for rank in roots[1])
+    assert first == second
+    assert len(set(first)) > 4  # they have been taken
 
 
 def test_only_one_rank_writes(roots):

@@ -103,16 +103,16 @@ def test_each_task_draws_its_labels_from_other_noise():
 def test_no_number_of_samples_means_all():
     method = prepare("blip", samples=None)
     method.end_task(TASKS[0], few(TASKS[0], 50))
-    assert method.last.samples == 50
+    assert method.last_report.samples == 50
 
 
 def test_what_only_the_pictures_need_is_gone_when_the_next_task_begins():
     method = prepare("blip", fisher_batch=50)
     for task in TASKS[:2]:
         method.end_task(task, few(task, 50))
-    assert method.before
+    assert method.fisher_before
     method.begin_task(TASKS[2], few(TASKS[2], 50))
-    assert not method.before
+    assert not method.fisher_before
 
 
 # what FACTS lists at the end of section 12

@@ -60,14 +60,14 @@ def test_the_mean_is_that_of_the_means_of_all_tasks():
         method.end_task(task, data)
         x, _ = data.train.take(slice(None))
         seen.append(x.flatten(1).mean(0))
-        torch.testing.assert_close(next(iter(method.held.means.values())), torch.stack(seen).mean(0))
+        torch.testing.assert_close(next(iter(method.held_levels.means.values())), torch.stack(seen).mean(0))
 
 
 def test_weights_go_to_the_closest_point_at_which_levels_hold():
     method = measured()
     torch.manual_seed(1)
-    for name, layer in method.held.layers.items():
-        held = method.held
+    for name, layer in method.held_levels.layers.items():
+        held = method.held_levels
         mean, level, radius = (kept[name].double() for kept in (held.means, held.levels, held.radii))
         before = rows(layer.weight).double().clone()
         with torch.no_grad():
@@ -92,9 +92,9 @@ def test_without_it_units_are_shifted_by_more_than_their_bias_may():
         """Of a unit, by the weights that the second task left, in radii of its bias."""
         method = prepare("blip", mlp, levels=True, budget=0.1)
         learn(method, TASKS[0])
-        held = method.held
+        held = method.held_levels
         if not levels:
-            method.held = None
+            method.held_levels = None
         train(method, TASKS[1])
         name, layer = next(iter(held.layers.items()))
         return ((rows(layer.weight) @ held.means[name] - held.levels[name]).abs() / held.radii[name]).max().item()

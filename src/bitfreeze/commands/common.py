@@ -1,13 +1,17 @@
 """What several commands take or print."""
 
+from typing import Annotated
+
 import tyro
 from rich.console import Console
 
 from ..experiments import table
 from ..experiments.rows import Row
 
-Name = tyro.conf.Positional[str]
-Names = tyro.conf.Positional[list[str]]
+StreamName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="STREAM")]
+RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+RunNames = Annotated[tyro.conf.Positional[list[str]], tyro.conf.arg(metavar="[RUN [RUN ...]]")]
+DatasetName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
 
 
 def print_table(rows: list[Row], stream: str, against: str = "") -> None:

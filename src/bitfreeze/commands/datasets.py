@@ -10,7 +10,7 @@ from .. import data
 from ..experiments.config import Config
 from ..experiments.downloads import show_download
 from ..streams import streams
-from .common import Name
+from .common import DatasetName
 
 
 @dataclass
@@ -27,7 +27,8 @@ class DataList:
 class DataGet:
     """Get a dataset from a mirror or a package, and verify it."""
 
-    name: Name
+    name: DatasetName
+    """Dataset: see `bitfreeze data list`."""
 
     def do(self) -> None:
         _get(self.name)
@@ -37,7 +38,8 @@ class DataGet:
 class DataVerify:
     """Compare what a dataset's files hold with what it should be."""
 
-    name: Name
+    name: DatasetName
+    """Dataset: see `bitfreeze data list`."""
 
     def do(self) -> None:
         found = data.verify(self.name)
@@ -51,7 +53,8 @@ class DataVerify:
 class DataWhere:
     """Tell where a dataset's files are looked for."""
 
-    name: Name
+    name: DatasetName
+    """Dataset: see `bitfreeze data list`."""
 
     def do(self) -> None:
         print(data.where(self.name))

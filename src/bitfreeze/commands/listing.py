@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ from ..streams import streams
 class List:
     """List streams, methods and networks; of a method or stream, what can be set."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[NAME]")] = ""
     """A method: its options. A stream: its settings, those that it gives to methods, and their variants."""
 
     def do(self) -> None:

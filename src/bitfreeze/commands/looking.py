@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -15,14 +16,15 @@ from ..experiments.store import RunFolder, runs_root, write_aside
 from ..experiments.stored import find_runs, is_wanted
 from ..experiments.watch import watcher
 from ..streams import streams
-from .common import Name, Names, print_table
+from .common import RunName, RunNames, StreamName, print_table
 
 
 @dataclass
 class Table:
     """Show the finished runs of a stream beside the paper's figures."""
 
-    stream: Name
+    stream: StreamName
+    """Stream of tasks: see `bitfreeze list`."""
     against: str = ""
     """Compare every method with this one, seed by seed."""
     only: str = ""
@@ -54,7 +56,7 @@ class Table:
 class Show:
     """Show a run: its settings and its accuracy matrix."""
 
-    run: Name
+    run: RunName
     """Its folder, or its name below the folder of runs."""
 
     def do(self) -> None:
@@ -76,7 +78,7 @@ class Show:
 class Play:
     """Write a game that the agent of a run plays as a moving picture."""
 
-    run: Name
+    run: RunName
     """Its folder, or its name below the folder of runs."""
     task: int
     """The game: 1 for the first task."""
@@ -98,9 +100,9 @@ class Play:
 class Figure:
     """Draw a figure of stored runs, as PNG and SVG; without a name, list the figures."""
 
-    name: tyro.conf.Positional[str] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[FIGURE]")] = ""
     """Figure: workflow, heatmaps, sequence ..."""
-    runs: Names = field(default_factory=list)
+    runs: RunNames = field(default_factory=list)
     """Runs: folders, or names below the folder of runs, such as mnist5 or mnist5/blip/seed0."""
     out: Path = Path("figures")
     """Folder to write to."""
@@ -128,7 +130,7 @@ class Figure:
 class Report:
     """Write one HTML page with tables, figures, settings and an explorer of frozen bits; it needs no network."""
 
-    runs: Names = field(default_factory=list)
+    runs: RunNames = field(default_factory=list)
     """Runs: folders, or names below the folder of runs; all of them if none is named."""
     out: Path = Path("report.html")
     """File to write."""
@@ -148,7 +150,7 @@ class Report:
 class Watch:
     """Serve the report to a browser on this machine, and show how runs go on."""
 
-    runs: Names = field(default_factory=list)
+    runs: RunNames = field(default_factory=list)
     """Runs: folders, or names below the folder of runs; all of them if none is named."""
     port: int = 8642
     """Port; 0 takes one that is free."""

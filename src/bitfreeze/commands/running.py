@@ -14,11 +14,11 @@ from ..experiments.progress import show_progress, show_sweep
 from ..experiments.rows import finished_rows
 from ..experiments.runner import run
 from ..experiments.store import RunFolder, runs_root
-from ..experiments.sweep import Outcome, distinct, grid_changes, parse_seeds, sweep
+from ..experiments.sweep import Outcome, distinct, grid_changes, parse_seeds, sweep, with_point
 from ..experiments.tensorboard import TensorBoard
 from ..experiments.torchrun import joined_ranks, on_first_of_node
 from ..experiments.values import parse_count, parse_options
-from .common import Name, print_table
+from .common import StreamName, print_table
 from .datasets import get_missing_data
 
 
@@ -26,7 +26,7 @@ from .datasets import get_missing_data
 class Run:
     """Carry out a run; the same command again continues one that was cut off."""
 
-    stream: Name
+    stream: StreamName
     """Stream of tasks: see `bitfreeze list`."""
     method: str = "blip"
     """Method: see `bitfreeze list`."""
@@ -101,7 +101,8 @@ class Run:
 class Sweep:
     """Carry out many runs, one in each of several processes, and show the table."""
 
-    stream: Name
+    stream: StreamName
+    """Stream of tasks: see `bitfreeze list`."""
     methods: str = "blip,ft"
     """Methods, separated by commas; method:variant for a variant."""
     seeds: str = "0"
@@ -128,7 +129,7 @@ class Sweep:
     def do(self) -> None:
         pairs, changes = [name.partition(":") for name in self.methods.split(",")], [*self.set, *in_full(self)]
         configs = distinct(
-            make_config(self.stream, method, variant, seed, [*changes, *point])
+            make_config(self.stream, method, variant, seed, with_point(changes, point))
             for seed in parse_seeds(self.seeds)
             for method, _, variant in pairs
             for point in grid_changes(self.grid, make_config(self.stream, method, variant, changes=changes))

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..missing import install
 from .errors import DataCorrupt
 
 
@@ -14,12 +15,15 @@ def lab_module(name: str) -> Any:
     try:
         return import_module(name)
     except ModuleNotFoundError:
-        raise ValueError(f"reading this dataset needs {name.split('.')[0]}: pip install 'bitfreeze[lab]'") from None
+        raise ValueError(f"reading this dataset needs {name.split('.')[0]}: {install('lab')}") from None
 
 
 @contextmanager
-def open_picture(path: Path, formats: tuple[str, ...] | None = None) -> Iterator[Any]:
-    """A picture of Pillow's. Whatever it says of a file that is none, or too large to be one, is DataCorrupt."""
+def open_picture(path: Path, formats: tuple[str, ...] = ("JPEG", "PNG")) -> Iterator[Any]:
+    """A picture of Pillow's. Whatever it says of a file that is none, or too large to be one, is DataCorrupt.
+
+    Pillow goes by what a file holds, whatever it is called; some other formats it hands to programs, such as EPS.
+    """
     pillow = lab_module("PIL.Image")
     try:
         with pillow.open(path, formats=formats) as picture:

@@ -138,6 +138,9 @@ def _from_caches(folder: Path) -> dict[str, _Class]:
             raise DataCorrupt(f"{path} holds no pictures: its 'image_data' should be N x {SIDE} x {SIDE} x 3 bytes")
         if not isinstance(places, dict) or not all(_are_places(rows, len(images)) for rows in places.values()):
             raise DataCorrupt(f"{path} holds no classes: its 'class_dict' should list the pictures of each")
+        listed = [row for rows in places.values() for row in rows]
+        if len(set(listed)) < len(listed):  # it would be learned and tested
+            raise DataCorrupt(f"{path} lists {len(listed) - len(set(listed)):,} pictures more than once")
         if found.keys() & places.keys():
             raise DataCorrupt(f"{path} holds classes that another cache holds too")
         found |= {str(name): _Class(len(rows), partial(images.__getitem__, rows)) for name, rows in places.items()}
@@ -145,7 +148,7 @@ def _from_caches(folder: Path) -> dict[str, _Class]:
 
 
 def _are_places(rows: Any, count: int) -> bool:
-    return isinstance(rows, list) and all(isinstance(row, int) and 0 <= row < count for row in rows)
+    return isinstance(rows, list) and all(type(row) is int and 0 <= row < count for row in rows)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ MARK = object()
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """What a pickle holds; strings of Python 2 are read as Latin-1, so that none is lost."""
+    """What a pickle holds; strings of Python 2 are read as Latin-1, so that none is lost (in its protocol 0: ASCII)."""
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return _Machine(len(content)).run(cast(IO[bytes], content))
@@ -169,6 +169,10 @@ class _Machine:
             raise _Refused("something set in what is no dictionary of words and numbers")
         self.stack[-1].update(zip(keys, values[1::2], strict=True))
 
+    def dictionary_of(self, values: list[Any]) -> None:
+        self.push({})
+        self.set_items(values)
+
     def remember(self, index: int) -> None:
         top = self.stack[-1]
         self.memo[index] = top
@@ -212,6 +216,7 @@ INSTRUCTIONS: dict[str, Instruction] = {
     "EMPTY_LIST": lambda machine, _: machine.push([]),
     "EMPTY_DICT": lambda machine, _: machine.push({}),
     "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "DICT": lambda machine, _: machine.dictionary_of(machine.since_mark()),
     "LIST": lambda machine, _: machine.push(machine.since_mark()),
     "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
     "TUPLE1": lambda machine, _: machine.tuple_of(1),

@@ -50,6 +50,12 @@ def grid_changes(grid: Iterable[str], base: Config) -> list[tuple[str, ...]]:
     return [tuple(change for change in point if change) for point in product(*axes)]
 
 
+def with_point(changes: Iterable[str], point: tuple[str, ...]) -> list[str]:
+    """A point of a grid has the last word on what it sets."""
+    replaced = {change.partition("=")[0] for change in point}
+    return [*(change for change in changes if change.partition("=")[0] not in replaced), *point]
+
+
 def _change(name: str, value: str, base: Config) -> str:
     """Empty where nothing changes."""
     times = value.removesuffix("x")

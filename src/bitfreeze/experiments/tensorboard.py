@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..missing import install
 from .store import Event
 
 # which lists have a figure for each task, by the kind of event: others, such as single games, are not drawn
@@ -15,7 +16,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
-            raise ValueError("TensorBoard is not installed: pip install 'bitfreeze[lab]'") from None
+            raise ValueError(f"TensorBoard is not installed: {install('lab')}") from None
         self.folder, self.make_writer = folder, SummaryWriter
         self.writer: SummaryWriter | None = None
 

@@ -6,11 +6,13 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from ..missing import install
+
 try:
     from avalanche.models import IncrementalClassifier, MultiHeadClassifier
     from avalanche.training.plugins import SupervisedPlugin
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("this needs the extra 'avalanche': pip install 'bitfreeze[avalanche]'") from missing
+    raise ModuleNotFoundError(f"this needs the extra 'avalanche': {install('avalanche')}") from missing
 
 from ..attachment import Attachment
 from ..blip import BLIP

@@ -5,11 +5,13 @@ from typing import Any
 
 from torch import nn
 
+from ..missing import install
+
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("this needs the extra 'lightning': pip install 'bitfreeze[lightning]'") from missing
+    raise ModuleNotFoundError(f"this needs the extra 'lightning': {install('lightning')}") from missing
 
 from ..attachment import Attachment
 from ..blip import BLIP

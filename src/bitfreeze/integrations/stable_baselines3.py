@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..missing import install
+
 try:
     from stable_baselines3.common import distributions as sb3
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.utils import obs_as_tensor
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("this needs the extra 'sb3': pip install 'bitfreeze[sb3]'") from missing
+    raise ModuleNotFoundError(f"this needs the extra 'sb3': {install('sb3')}") from missing
 
 from ..attachment import Attachment
 from ..blip import BLIP

@@ -6,11 +6,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..missing import install
+
 try:
     from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError("this needs the extra 'transformers': pip install 'bitfreeze[transformers]'") from missing
+    raise ModuleNotFoundError(f"this needs the extra 'transformers': {install('transformers')}") from missing
 
 from ..attachment import Attachment
 from ..blip import BLIP

@@ -32,7 +32,7 @@ RULES: dict[str, Callable[[], Rules]] = {
 
 @register_method
 @dataclass
-class Blip(Method):
+class BitLevelInformationPreserving(Method):
     """Freezes the bits of the backbone that each task made certain."""
 
     record = Record(
@@ -78,52 +78,52 @@ class Blip(Method):
             net, watch=net.backbone, bits=self.bits, budget=self.budget, prior=self.prior, bound=self.bound,
             rules=self._rules(), freeze_statistics=True,
         )  # fmt: skip
-        self.last: Consolidation | None = None
-        self.before: dict[str, Tensor] = {}  # the accumulated Fisher before the last task, until the next begins
-        self.held = Levels(net.backbone) if self.levels else None
+        self.last_report: Consolidation | None = None
+        self.fisher_before: dict[str, Tensor] = {}  # the accumulated Fisher before the last task, until the next begins
+        self.held_levels = Levels(net.backbone) if self.levels else None
         return net
 
     def begin_task(self, task: Task, data: TaskData) -> None:
-        self.before = {}
+        self.fisher_before = {}
         if self.blip.rules.straight_through:
             self.blip.attach()
         self.blip.clamp_()
 
     def after_step(self, task: Task) -> None:
-        if self.held is not None:
-            self.held.hold_()
+        if self.held_levels is not None:
+            self.held_levels.hold_()
         self.blip.clamp_()
 
     def end_task(self, task: Task, data: TaskData) -> None:
-        self.before = self._accumulated_fisher()
+        self.fisher_before = self._accumulated_fisher()
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-        self.last = self.blip.consolidate(batches, lambda x: self.logits(x, task), labels=self.labels)
-        if self.held is not None:
+        self.last_report = self.blip.consolidate(batches, lambda x: self.logits(x, task), labels=self.labels)
+        if self.held_levels is not None:
             self.net.eval()
             batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-            self.held.measure(self.blip, batches, lambda x: self.logits(x, task))
+            self.held_levels.measure(self.blip, batches, lambda x: self.logits(x, task))
 
     def state_dict(self) -> dict[str, Any]:
-        return self.blip.state_dict() | ({} if self.held is None else {"levels": self.held.state_dict()})
+        return self.blip.state_dict() | ({} if self.held_levels is None else {"levels": self.held_levels.state_dict()})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.blip.load_state_dict(state)
-        if self.held is not None:
-            self.held.load_state_dict(state["levels"])
+        if self.held_levels is not None:
+            self.held_levels.load_state_dict(state["levels"])
 
     def extra_bytes(self) -> int:
-        return self.blip.nbytes() + (0 if self.held is None else self.held.nbytes())
+        return self.blip.nbytes() + (0 if self.held_levels is None else self.held_levels.nbytes())
 
     def report(self) -> dict[str, float]:
-        if self.last is None:
+        if self.last_report is None:
             return {}
         return {
-            "capacity": self.last.used,
-            "bits_per_parameter": self.last.used * self.bits,
-            "share_frozen": self.last.share,
-            "prior": self.last.prior,
-            "full_depth_entries": self.last.full_depth_entries,
-            "fisher_seconds": self.last.fisher_seconds,
+            "capacity": self.last_report.used,
+            "bits_per_parameter": self.last_report.used * self.bits,
+            "share_frozen": self.last_report.share,
+            "prior": self.last_report.prior,
+            "full_depth_entries": self.last_report.full_depth_entries,
+            "fisher_seconds": self.last_report.fisher_seconds,
         }
 
     def pictures(self) -> dict[str, Tensor]:
@@ -134,7 +134,7 @@ class Blip(Method):
         found: dict[str, Tensor] = {}
         parameters = dict(self.net.named_parameters())
         for name, after in self.blip.state_dict()["tensors"].items():
-            before = self.before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))
+            before = self.fisher_before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))
             gain = _gain(before, after["fisher"], after["tasks"], self.blip.rules)
             found |= {f"{name}/bits": after["bits"], f"{name}/centre": after["centre"], f"{name}/gain": gain.half()}
             found |= {f"{name}/bound": torch.tensor(after["bound"])}

@@ -79,7 +79,7 @@ class Levels:
             for handle in taps:
                 handle.remove()
         ranks = world()
-        totals = {name: torch.stack(ranks.gather(total)).sum(0) for name, total in sums.items()}
+        totals = {name: ranks.sum_(total) for name, total in sums.items()}
         seen = {name: sum(ranks.gather(count)) for name, count in counts.items()}
         return {name: total / seen[name] for name, total in totals.items() if seen[name]}
 

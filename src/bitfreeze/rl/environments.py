@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..missing import install
+
 Flags = NDArray[np.bool_]
 
 
@@ -65,7 +67,7 @@ def _maker(name: str) -> Callable[..., Environments]:
         from .gym import GymEnvironments
     except ModuleNotFoundError as missing:
         raise ValueError(
-            f"environments need the extra 'atari' ({missing.name} is not installed): pip install 'bitfreeze[atari]'"
+            f"environments need the extra 'atari' ({missing.name} is not installed): {install('atari')}"
         ) from None
     return GymEnvironments
 

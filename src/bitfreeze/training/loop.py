@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from ..distributed import world
 from ..methods import Batch, Method
 from ..streams import Split, Task, TaskData
-from .parallel import share_of, share_random_state, shared_objective
+from .parallel import share_buffers, share_of, share_random_state, shared_objective
 from .schedule import Plateau, Settings
 
 
@@ -79,6 +79,7 @@ class Training:
                     f"{step + 1}: lower the learning rate ({self.plateau.lr:g}), or look for bad inputs"
                 )
             total += loss * len(rows)
+        share_buffers(self.net, self.ranks)
         return sum(self.ranks.gather(total)) / (self.ranks.count * len(split))
 
     def _validate(self) -> float:

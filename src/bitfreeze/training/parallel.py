@@ -39,6 +39,12 @@ def share_of(rows: Tensor, ranks: Ranks) -> tuple[Tensor, float]:
     return (mine, weight) if len(mine) else (rows[:1], weight)
 
 
+def share_buffers(net: nn.Module, ranks: Ranks) -> None:
+    """All ranks go on with rank 0's: each has taken statistics of its own part of the last batch."""
+    for buffer in net.buffers():
+        ranks.broadcast_(buffer)
+
+
 def share_random_state(ranks: Ranks) -> None:
     """All ranks go on with rank 0's: they may have drawn for parts of different sizes."""
     if ranks.count > 1:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ...missing import install
 from ..config import Config
 from ..store import runs_root, write_aside
 from .engine import Ending, carry_out, ending_of, start
@@ -29,7 +30,7 @@ class RayCluster:
             import ray
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         except ModuleNotFoundError as missing:
-            raise ValueError("the engine ray needs the extra 'ray': pip install 'bitfreeze[ray]'") from missing
+            raise ValueError(f"the engine ray needs the extra 'ray': {install('ray')}") from missing
         self.ray, chosen = ray, dict(options or {})
         collect = chosen.pop("collect", False)
         self.ours = not ray.is_initialized()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ...missing import install
 from ..config import Config
 from ..store import runs_root
 from .engine import Ending, carry_out
@@ -17,7 +18,7 @@ class Slurm:
         try:
             import submitit
         except ModuleNotFoundError as missing:
-            raise ValueError("the engine slurm needs the extra 'slurm': pip install 'bitfreeze[slurm]'") from missing
+            raise ValueError(f"the engine slurm needs the extra 'slurm': {install('slurm')}") from missing
         self.root = runs_root().resolve()
         try:
             self.executor = submitit.AutoExecutor(folder=self.root / ".slurm", cluster=address or "slurm")

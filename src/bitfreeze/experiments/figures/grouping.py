@@ -24,7 +24,7 @@ def mean_matrix(runs: list[StoredRun]) -> Matrix:
 
 def require_accuracies(runs: list[StoredRun], what: str) -> None:
     if all(run.events and "score" in run.last_task for run in runs):
-        raise ValueError(f"{what} shows accuracies, and these are runs of games: draw 'rewards' or 'reward'")
+        raise ValueError(f"{what} shows accuracies, and these are runs of games: draw 'scores' or 'reward'")
 
 
 def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...missing import install
 from ..store import write_aside
 from ..stored import StoredRun
 from .style import STYLE
@@ -51,7 +52,7 @@ def draw(name: str, runs: list[StoredRun], **options: Any) -> Drawing:
     try:
         from matplotlib import rc_context
     except ModuleNotFoundError:
-        raise ValueError("matplotlib is not installed: pip install 'bitfreeze[lab]'") from None
+        raise ValueError(f"matplotlib is not installed: {install('lab')}") from None
     record = figures[name]
     found = sorted({run.stream for run in runs})
     if len(found) > 1:

@@ -8,7 +8,7 @@ from ..figures import draw, image
 from ..stored import StoredRun, common_changes
 
 GROUPS, RUNS_WITH_BITS = 10, 2
-BESIDE = ("sequence", "tradeoff", "matrix", "rewards", "reward")
+BESIDE = ("sequence", "tradeoff", "matrix", "scores", "reward")
 ABLATIONS = ("budget", "prior")
 OF_BITS = ("workflow", "heatmaps", "extra_bits", "capacity")
 

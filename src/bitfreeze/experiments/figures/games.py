@@ -11,11 +11,11 @@ from .style import GREY, PALE, grid_shape, headline, line_style, shorten
 Curve = dict[int, list[float]]  # steps since the first task began, and the scores of all games met so far
 
 
-@register_figure("rewards", "games: the score of each over the whole sequence, methods side by side")
-def rewards(runs: list[StoredRun]) -> Drawing:
+@register_figure("scores", "games: the score of each over the whole sequence, methods side by side")
+def scores(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 
-    groups = _groups(runs, "rewards")
+    groups = _groups(runs, "scores")
     labels, common = shorten(list(groups))
     first = next(iter(groups.values()))[0]
     games, each = first.tasks, _steps_a_task(first)
@@ -29,7 +29,7 @@ def rewards(runs: list[StoredRun]) -> Drawing:
         if u in random:
             axes.axhline(random[u], color=GREY, linestyle=":", linewidth=1)
         for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
-            curve = mean_curve([scores(run) for run in group])
+            curve = mean_curve([curve_of(run) for run in group])
             points = [(steps / unit, values[u]) for steps, values in curve.items() if u < len(values)]
             axes.plot([x for x, _ in points], [y for _, y in points], **line_style(k), label=label if u == 0 else None)
         axes.set_title(f"{u + 1}: {game}")
@@ -56,14 +56,14 @@ def reward(runs: list[StoredRun]) -> Drawing:
     groups = _groups(runs, "reward")
     labels, common = shorten(list(groups))
     best = _best([run for group in groups.values() for run in group])
-    unit, units = _unit(max(steps for run in runs for steps in scores(run)))
+    unit, units = _unit(max(steps for run in runs for steps in curve_of(run)))
     figure = Figure(figsize=(5.6, 3.2))
     axes = figure.subplots()
     ends = []
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
         curve = mean_curve([accumulated(run, best) for run in group])
         axes.plot([s / unit for s in curve], [height for (height,) in curve.values()], **line_style(k), label=label)
-        games = min(len(scores(run)[max(scores(run))]) for run in group)
+        games = min(len(curve_of(run)[max(curve_of(run))]) for run in group)
         unfinished = any(run.result is None for run in group)
         ends.append(f"{label} {list(curve.values())[-1][0]:.2f}" + (f" (so far, {games} games)" if unfinished else ""))
     axes.set_xlabel(units)
@@ -76,7 +76,7 @@ def reward(runs: list[StoredRun]) -> Drawing:
     return Drawing(figure, f"Accumulated normalised reward. In the end: {'; '.join(ends)}.")
 
 
-def scores(run: StoredRun) -> Curve:
+def curve_of(run: StoredRun) -> Curve:
     """The mean scores of all games met so far, at each evaluation and after each task."""
     each, found, after_tasks = _steps_a_task(run), {}, {}
     for event in run.events:
@@ -102,12 +102,12 @@ def accumulated(run: StoredRun, best: dict[int, float]) -> Curve:
         steps: [
             normalised(values, [random.get(u, 0.0) for u in range(len(values))], [best[u] for u in range(len(values))])
         ]
-        for steps, values in scores(run).items()
+        for steps, values in curve_of(run).items()
     }
 
 
 def _groups(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
-    found = grouped([run for run in runs if scores(run)])
+    found = grouped([run for run in runs if curve_of(run)])
     if not found:
         raise ValueError(f"{what} needs runs of games that have been evaluated: none of these has")
     if len({(*run.tasks, _steps_a_task(run)) for group in found.values() for run in group}) > 1:
