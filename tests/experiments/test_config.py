@@ -200,3 +200,11 @@ def test_a_change_to_a_network_that_a_method_does_not_use_is_refused():
         ValueError, match=r"acl_r makes networks of its own, so network.hidden=\[7\] would change nothing"
     ):
         make_config("mnist5", "acl_r", changes=["training.epochs=5", "network.hidden=[7]"])
+
+
+def test_what_a_preset_has_anyway_is_no_change():
+    plain = make_config("atari6", "blip")
+    assert make_config("atari6", "blip", changes=["training.steps=10000000", "network.kind=paper"]) == plain
+    small = make_config("atari6", "blip", changes=["network.kind=small", "method.budget=0.1"])
+    assert small.changes == ("network.kind=small",)
+    assert small.network["kind"] == "small"

@@ -1,6 +1,7 @@
 """The files of a run: what is read of them after accidents."""
 
 import pytest
+import torch
 from made_runs import make_run
 
 from bitfreeze.experiments.config import make_config
@@ -90,11 +91,18 @@ def test_lost_settings_of_a_finished_run_are_written_again(tmp_path):
     assert finished_rows(tmp_path, "digits5")[0]["command"] == config.command
 
 
-def test_going_on_with_other_code_is_allowed_and_said(tmp_path):
+@pytest.mark.parametrize(
+    ("now", "before", "words"),
+    [
+        (code_version(), "0.0.1 (abc)", r"bitfreeze 0.0.1 \(abc\), now "),
+        (torch.backends.cpu.get_cpu_capability(), "Z80", "cpu Z80, now "),
+    ],
+)
+def test_going_on_with_other_code_or_on_another_cpu_is_allowed_and_said(now, before, words, tmp_path):
     config = make_config("digits5", "ft", changes=CHANGES)
     place = make_run(tmp_path, "ft", changes=CHANGES, finished=False).folder.path
-    (place / "config.toml").write_text((place / "config.toml").read_text().replace(code_version(), "0.0.1 (abc)"))
-    with pytest.warns(UserWarning, match=r"was begun by bitfreeze 0.0.1 \(abc\) and goes on with"):
+    (place / "config.toml").write_text((place / "config.toml").read_text().replace(now, before))
+    with pytest.warns(UserWarning, match=f"was begun with {words}"):
         run(config, tmp_path)
 
 

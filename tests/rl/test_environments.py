@@ -254,6 +254,17 @@ def test_rewards_that_are_no_numbers_are_refused(monkeypatch):
         environments.step(np.array([0]))
 
 
+@pytest.mark.filterwarnings("ignore:.*is being initialised with render_mode")
+def test_an_environment_that_cannot_be_drawn_is_refused_in_a_sentence(monkeypatch):
+    class Blind(Counting):
+        def __init__(self, render_mode=None):
+            self.render_mode = render_mode
+
+    monkeypatch.setitem(gymnasium.registry, "Blind-v0", gymnasium.envs.registration.EnvSpec("Blind-v0", Blind))
+    with pytest.raises(ValueError, match="Blind-v0 cannot be drawn: it has no render mode 'rgb_array'"):
+        World("Blind-v0").make(1, pictures=True)
+
+
 def test_actions_may_begin_elsewhere_and_what_is_no_number_is_refused(monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "Counting-v0", gymnasium.envs.registration.EnvSpec("Counting-v0", Counting))
     plain, reverse = World("Counting-v0").make(1), World("Counting-v0?reverse=1").make(1)

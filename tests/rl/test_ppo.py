@@ -47,6 +47,17 @@ class Walk:
         pass
 
 
+class Lives(Walk):
+    """Games of six steps, a point each, in which a life is lost at the third."""
+
+    def step(self, actions):
+        self.time = self.time + 1
+        over, lost = self.time == 6, self.time == 3
+        self.time[over] = 0
+        never = np.zeros(self.count, bool)
+        return Step(self.see(), np.ones(self.count, np.float32), over | lost, over, never, self.see())
+
+
 def prepare(method: str = "ft", tasks: int = 3, settings: Settings = TINY, **options):
     torch.manual_seed(0)
     names = tuple(Task(k, f"walk {k}", 2) for k in range(tasks))
@@ -91,6 +102,26 @@ def test_advantages_at_lambda_zero_are_errors_of_one_step(seed):
     following = torch.cat([value[1:], after[None]])
     expected = reward + 0.9 * alive * following - value
     torch.testing.assert_close(advantages(reward, value, after, alive, 0.9, 0.0), expected)
+
+
+# lives
+
+
+def test_a_lost_life_ends_an_episode_and_not_the_game():
+    method, tasks, _ = prepare()
+    ppo = PPO(method, tasks[0], Lives(4), TINY, 1)
+    ppo._begin_games()
+    _, scores = ppo.play()
+    assert TINY.rollout == 8
+    assert ppo.alive[:, 0].tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
+    assert scores == [6.0] * 4  # nothing at the lost life
+    assert ppo.score.tolist() == [2.0] * 4
+
+    class Place:
+        def make(self, count, **options):
+            return Lives(count)
+
+    assert game_scores(Place(), lambda seen: np.zeros(len(seen), np.int64), 3, 100, seed=0) == [6.0] * 3
 
 
 # the loss

@@ -118,12 +118,11 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
         "method": {**{f.name: f.default for f in fields(methods[method])}, **own},
     }
     hints = get_type_hints(methods[method])
-    for change in applied:
-        _apply(parts, change, hints)
+    changed = tuple(change for change in applied if _apply(parts, change, hints))
     TRAINERS[trainer].settings(**parts["training"])  # these refuse what makes no sense before anything is written
     make_method(method, parts["method"])
     return Config(
-        stream, method, variant, applied, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
+        stream, method, variant, changed, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
         table["protocol"],
     )  # fmt: skip
 
@@ -185,7 +184,7 @@ def _network(given: Mapping[str, Any], own: Mapping[str, Any], changes: Iterable
     network = {"kind": kinds[-1], **_defaults(networks[kinds[-1]].build)}
     for part, kind in ((given, given["kind"]), (own, own.get("kind", given["kind"]))):
         network |= part if kind == kinds[-1] else {}
-    return network
+    return {**network, "kind": kinds[-1 - len(asked)]}  # the change of kind itself is applied with all others
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
@@ -194,7 +193,8 @@ def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
-def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[str, Any]) -> None:
+def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[str, Any]) -> bool:
+    """Whether it makes a difference: what a preset has anyway is no change, so that such a run has one name."""
     path, equals, text = change.partition("=")
     part, dot, name = path.partition(".")
     if not (equals and dot):
@@ -211,7 +211,8 @@ def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[
         _require_like(path, new, parts[part][name])
     if not is_finite(new):
         raise ValueError(f"{path} must be finite, got {text!r}")
-    parts[part][name] = new
+    old, parts[part][name] = parts[part][name], new
+    return new != old
 
 
 def _require_like(path: str, new: list[Any], old: Any) -> None:

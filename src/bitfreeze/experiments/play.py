@@ -46,13 +46,13 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     choose = by_policy(method, chosen, config.settings.greedy, seed)
     environments = games.worlds[task - 1].make(1, pictures=True)
     seen, score = environments.reset(derived_seed(config.seed, 3, seed)), 0.0
-    pictures = [_with_score(environments.picture(), score)]
-    for _ in range(config.settings.game_steps):
+    picture, over = environments.picture(), False
+    pictures = [_with_score(picture, score)]
+    while len(pictures) <= config.settings.game_steps and not over:
         step = environments.step(choose(seen))
-        seen, score = step.seen, score + float(step.reward[0])
-        if step.over[0]:
-            break
-        pictures.append(_with_score(environments.picture(), score))
+        seen, score, over = step.seen, score + float(step.reward[0]), bool(step.over[0])
+        picture = picture if over else environments.picture()  # after the last step the next game has begun
+        pictures.append(_with_score(picture, score))
     environments.close()
     write_pictures(pictures, out)
     return score

@@ -70,11 +70,17 @@ class RunFolder:
         if not (self.path / "config.toml").exists():
             return
         old, new = self.read_config(), _settings(config)
-        begun, now = (kept["environment"].pop("bitfreeze", "an earlier version") for kept in (old, new))
+        # code is mended, and hosts differ: better last bits of another kind than hours of work that cannot go on
+        free = {"bitfreeze": "an earlier version", "cpu": "an unknown kind"}
+        begun, now = ({name: kept["environment"].pop(name, free[name]) for name in free} for kept in (old, new))
         if finished:
             del old["environment"], new["environment"]
         elif begun != now:
-            warnings.warn(f"{self.path} was begun by bitfreeze {begun} and goes on with {now}", stacklevel=2)
+            moved = " and ".join(f"{name} {begun[name]}, now {now[name]}" for name in free if begun[name] != now[name])
+            warnings.warn(
+                f"{self.path} was begun with {moved}: it goes on, but will not end with the same bytes as in one go",
+                stacklevel=2,
+            )
         differences = _differences(old, new)
         if differences:
             raise RunRefused(

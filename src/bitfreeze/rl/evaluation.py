@@ -20,7 +20,7 @@ def game_scores(world: World, choose: Choose, games: int, limit: int, seed: int)
 
     Each copy plays one game: were those counted that end first, short games would be counted more often.
     """
-    environments = world.make(games)
+    environments = world.make(games, threads=torch.get_num_threads())
     seen = environments.reset(seed)
     scores, playing = np.zeros(games), np.ones(games, dtype=np.bool_)
     actions = np.zeros(games, dtype=np.int64)

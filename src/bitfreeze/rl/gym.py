@@ -32,6 +32,8 @@ class GymEnvironments:
                 env = gymnasium.make(identity, **given)
             except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:  # it may import a module first
                 raise ValueError(f"Gymnasium cannot make {identity!r}: {error}") from None
+            if pictures and "rgb_array" not in env.metadata.get("render_modes", ()):
+                raise ValueError(f"{identity} cannot be drawn: it has no render mode 'rgb_array'")
             return _changed(env, changes, name)
 
         self.envs = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
