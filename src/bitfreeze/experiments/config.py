@@ -212,7 +212,7 @@ def _apply(parts: dict[str, dict[str, Any]], change: str, method_hints: Mapping[
     if not is_finite(new):
         raise ValueError(f"{path} must be finite, got {text!r}")
     old, parts[part][name] = parts[part][name], new
-    return new != old
+    return bool(new != old)
 
 
 def _require_like(path: str, new: list[Any], old: Any) -> None:
