@@ -17,8 +17,8 @@ SKIP = 4
 
 class AtariEnvironments:
     """0 to 29 no-ops at the start, or up to 28 and FIRE where the game has it; each action for four frames, of
-    which the last two are merged by their maximum; 84x84 in grey, the last four as one observation. Sticky actions are off, and
-    the action set is the game's own.
+    which the last two are merged by their maximum; 84x84 in grey, the last four as one observation. Sticky actions
+    are off, and the action set is the game's own.
 
     A lost life ends an episode of the learner and the game goes on: ale-py's ``episodic_life`` would start a new game.
     """
