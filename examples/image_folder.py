@@ -21,7 +21,6 @@ from bitfreeze.experiments.store import RunFolder
 from bitfreeze.streams import Split, Stream, Task, TaskData, register_stream
 
 PRESET = {
-    "protocol": "ours: SGD lr 0.2, batch 32, 20 epochs",
     "network": {"kind": "mlp", "hidden": [64, 64]},
     "training": {"lr": 0.2, "batch": 32, "epochs": 20},
 }

@@ -224,7 +224,7 @@ def test_normalised_reward_is_from_random_play_to_the_best_of_the_compared_runs(
     assert [row["reward"] for row in alone.rows] == [pytest.approx(0 + 1)]
     text = to_markdown(summarise(rows, "control", "ft"), "ft")
     assert f"{mean(rewards):.2f} ± {stdev(rewards):.2f} | 50% | 1.0 ± 0.0 | 8.5 ± 3.5 | 7.5 ± 3.5" in text
-    assert "Protocol: ours settings; PPO with Adam lr 0.001 falling to 0" in to_page(rows, "control")
+    assert "Protocol: PPO with Adam lr 0.001 falling to 0" in to_page(rows, "control")
     table = list(csv.DictReader(io.StringIO(to_csv(rows))))
     assert [row["score B"] for row in table] == ["5.0", "10.0", "15.0"]
     assert table[0]["random A"] == "1.0"

@@ -103,7 +103,7 @@ def test_a_joint_run_with_options_of_its_own_is_no_ceiling(root):
 def test_the_protocol_is_that_of_the_run(root):
     finish(root, "vcl", 0, [[10], [10, 10]], changes=["network.hidden=[7]"])
     rows = {r["method"]: r["protocol"] for r in finished_rows(root, "mnist5")}
-    assert "released schedule; Adam lr 0.001, batch 64, up to 200 epochs" in rows["vcl"]
+    assert "Adam lr 0.001, batch 64, up to 200 epochs" in rows["vcl"]
     assert rows["vcl"].endswith("mlp hidden=[7]")
     assert "SGD lr 0.01" in rows["ft"]
 
@@ -157,10 +157,10 @@ def test_columns_in_which_nothing_stands_are_left_out(root):
 def test_a_page_has_protocol_and_versions(root):
     rows = finished_rows(root, "mnist5")
     page = to_page(rows, "mnist5")
-    assert "Protocol of blip, ft, joint: released schedule; SGD lr 0.01, batch 64, up to 200 epochs" in page
-    assert "Protocol of blip: released schedule; SGD lr 0.01, batch 64, up to 40 epochs" in page
+    assert "Protocol of blip, ft, joint: SGD lr 0.01, batch 64, up to 200 epochs" in page
+    assert "Protocol of blip: SGD lr 0.01, batch 64, up to 40 epochs" in page
     alone = to_page([row for row in rows if row["method"] == "ft"], "mnist5")
-    assert "Protocol: released schedule; SGD lr 0.01, batch 64" in alone
+    assert "Protocol: SGD lr 0.01, batch 64" in alone
     assert f"Versions: bitfreeze {code_version()}, torch 2." in page
 
 

@@ -31,7 +31,6 @@ class Config:
     network: dict[str, Any]
     training: dict[str, Any]
     method_options: dict[str, Any]
-    protocol: str
 
     @property
     def settings(self) -> Any:
@@ -85,7 +84,7 @@ def preset(stream: str) -> dict[str, Any]:
     """How a stream is trained: for the paper's streams, its settings and those of the released code."""
     own = streams[stream].preset
     if own is not None:
-        return {"protocol": f"own: those registered with {stream}", "network": {"kind": "mlp"}, "training": {}, **own}
+        return {"network": {"kind": "mlp"}, "training": {}, **own}
     table = tomllib.loads((files(__package__) / "presets" / f"{stream}.toml").read_text())
     entries = table.get("methods", {})
     return {**table, "methods": {name: entries[own["like"]] if "like" in own else own for name, own in entries.items()}}
@@ -122,9 +121,8 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     TRAINERS[trainer].settings(**parts["training"])  # these refuse what makes no sense before anything is written
     make_method(method, parts["method"])
     return Config(
-        stream, method, variant, changed, seed, parts["stream"], parts["network"], parts["training"], parts["method"],
-        table["protocol"],
-    )  # fmt: skip
+        stream, method, variant, changed, seed, parts["stream"], parts["network"], parts["training"], parts["method"]
+    )
 
 
 def _spelled(change: str) -> str:

@@ -119,9 +119,8 @@ def _row(config: dict[str, Any], result: Row, last_task: Row, ceiling: float | N
 
 def _protocol(config: dict[str, Any]) -> str:
     training, record = config["training"], methods[config["method"]].record
-    origin = config["protocol"].partition(":")[0]  # of what all methods have in common
     return (
-        f"{origin} schedule; {record.optimizer} lr {training['lr']:g}, batch {training['batch']}, "
+        f"{record.optimizer} lr {training['lr']:g}, batch {training['batch']}, "
         f"up to {training['epochs']} epochs a task; lr / {training['factor']:g} after "
         f"{training['patience']} epochs without a lower loss on the validation data "
         f"({config['stream_options'].get('validation', 'train')}), end below {training['lr_min']:g}; "

@@ -40,10 +40,10 @@ def score_row(config: Row, result: Row, last_task: Row, tasks: list[str]) -> Row
 
 def _protocol(config: Row) -> str:
     t, network = config["training"], dict(config["network"])
-    origin, kind = config["protocol"].partition(":")[0], network.pop("kind")
+    kind = network.pop("kind")
     options = "".join(f" {name}={value}" for name, value in network.items())
     return (
-        f"{origin} settings; PPO with Adam lr {t['lr']:g}{' falling to 0' if t['anneal'] else ''}, "
+        f"PPO with Adam lr {t['lr']:g}{' falling to 0' if t['anneal'] else ''}, "
         f"{t['copies']} copies of {t['rollout']} steps, {t['epochs']} epochs of {t['minibatches']} minibatches, "
         f"{t['steps']:,} steps a task; "
         f"evaluated on {t['final_games']} games of up to {t['game_steps']} steps, "

@@ -183,28 +183,26 @@ def to_markdown(lines: Lines, against: str = "") -> str:
 
 def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") -> str:
     """The table as Markdown with all that is needed to judge and to repeat it."""
-    environments = {row["environment"] for row in rows} - {""}
     return "\n".join(
         [
             f"# {title or stream}\n",
             preface(stream),
             to_markdown(summarise(rows, stream, against), against),
-            *(f"Protocol{of}: {text}.\n" for of, text in _protocols(rows)),
-            *(f"Versions: {text}.\n" for text in sorted(environments)),
-            "Each row of the CSV beside this page holds the command that made it.",
+            *(f"Protocol{of}: {text}.\n" for of, text in _shared(rows, "protocol")),
+            *(f"Versions{of}: {text}.\n" for of, text in _shared(rows, "environment")),
+            "Each row of the CSV beside this page holds the command that made it. In brackets behind bitfreeze's version",
+            "stands a digest of its source.",
         ]
     )
 
 
-def _protocols(rows: list[Row]) -> list[tuple[str, str]]:
-    """Each protocol once, with the methods that it is of where there are several."""
-    found: dict[str, list[str]] = {}
+def _shared(rows: list[Row], name: str) -> list[tuple[str, str]]:
+    """What rows say under a name, each text once, with the methods that it is of where there are several."""
+    found: dict[str, set[str]] = {}
     for row in rows:
-        methods = found.setdefault(row["protocol"], [])
-        if row["method"] not in methods:
-            methods.append(row["method"])
+        found.setdefault(row[name], set()).add(row["method"])
     several = len(found) > 1
-    return sorted((f" of {', '.join(sorted(methods))}" if several else "", text) for text, methods in found.items())
+    return sorted((f" of {', '.join(sorted(of))}" if several else "", text) for text, of in found.items() if text)
 
 
 def to_terminal(lines: Lines, stream: str, against: str = "") -> Table:
