@@ -190,8 +190,8 @@ def to_page(rows: list[Row], stream: str, against: str = "", title: str = "") ->
             to_markdown(summarise(rows, stream, against), against),
             *(f"Protocol{of}: {text}.\n" for of, text in _shared(rows, "protocol")),
             *(f"Versions{of}: {text}.\n" for of, text in _shared(rows, "environment")),
-            "Each row of the CSV beside this page holds the command that made it. In brackets behind bitfreeze's version",
-            "stands a digest of its source.",
+            "Each row of the CSV beside this page holds the command that made it. In brackets behind",
+            "bitfreeze's version stands a digest of its source.",
         ]
     )
 
