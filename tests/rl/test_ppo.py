@@ -12,7 +12,7 @@ from bitfreeze.methods import make_method
 from bitfreeze.nets import build_network
 from bitfreeze.rl import PPO, Settings, Step, by_policy, game_scores
 from bitfreeze.rl.environments import World
-from bitfreeze.rl.ppo import Samples, advantages, ppo_loss
+from bitfreeze.rl.ppo import Samples, _empty_observations, _rows, advantages, ppo_loss
 from bitfreeze.streams import Task
 from bitfreeze.training import TrainingDiverged
 
@@ -102,6 +102,24 @@ def test_advantages_at_lambda_zero_are_errors_of_one_step(seed):
     following = torch.cat([value[1:], after[None]])
     expected = reward + 0.9 * alive * following - value
     torch.testing.assert_close(advantages(reward, value, after, alive, 0.9, 0.0), expected)
+
+
+# observations
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((2,), np.float32), ((4, 7, 5), np.uint8)])
+def test_rows_of_observations_are_what_was_put_there(shape, kind):
+    environments = Walk(3)
+    environments.shape, environments.dtype = shape, np.dtype(kind)
+    x = _empty_observations((6, 3), environments)
+    values = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (6, 3, *shape)).astype(kind))
+    for t in range(6):
+        x[t].copy_(values[t])
+    rows = torch.randperm(18)[:7]
+    found = _rows(x.flatten(0, 1), rows)
+    assert torch.equal(found, values.flatten(0, 1)[rows])
+    if len(shape) == 3:  # as convolutions take them, so that nothing has to be moved
+        assert found.is_contiguous(memory_format=torch.channels_last)
 
 
 # lives
