@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from acl_codes import codes, network_of
 from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
 from logit_shift import shift, shifts
 from loop import bare_epochs, first_rows, new_network, our_epochs
@@ -177,3 +178,18 @@ def test_ends_of_tasks_are_timed_one_by_one_and_done_all_the_same(
     assert timed["acc"] == plain["acc"]
     assert len(ends) == 5
     assert min(ends) > 0
+
+
+def test_codes_that_are_taken_away_are_missed_where_they_are_used(tmp_path: Path) -> None:
+    config = make_config("digits5", "acl", changes=["training.epochs=2"])
+    accuracy = run(config, tmp_path)["acc"]
+    (stored,) = find_runs(tmp_path, [config.name])
+    net, stream = network_of(stored), make_stream("digits5")
+    found = [codes(net, task.index, stream.load(task).test) for task in stream.tasks]
+    assert sum(each.accuracy for each in found) / 5 == pytest.approx(accuracy)
+    with torch.no_grad():  # heads that see nothing of one of the codes
+        for head in net.heads:
+            head[0].weight[:, : head[0].in_features // 2] = 0
+    blind = codes(net, 0, stream.load(stream.tasks[0]).test)
+    assert blind.without_private == blind.accuracy
+    assert blind.shared_spread == found[0].shared_spread > 0
