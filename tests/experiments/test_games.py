@@ -60,6 +60,18 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
     assert attempt >= 2
 
 
+def test_before_its_first_step_a_task_is_played_beside_what_was_just_measured(tmp_path):
+    config = make_config("control", "ft", changes=SMALL)
+    result = run(config, tmp_path)
+    folder = RunFolder(tmp_path / config.name)
+    evaluations = [event for event in folder.events() if event["event"] == "evaluation"]
+    before_second = next(event["scores"] for event in evaluations if (event["task"], event["steps"]) == (1, 0))
+    matrix = folder.read_matrix("score")
+    assert before_second[:1] == matrix[0]
+    every = [event["scores"] for event in evaluations] + matrix
+    assert result["best"] == [max(scores[k] for scores in every if len(scores) > k) for k in range(2)]
+
+
 def test_no_evaluations_are_none_until_a_task_has_ended(tmp_path):
     config = make_config(
         "control", "ft", changes=[c for c in SMALL if "evaluations" not in c] + ["training.evaluations=0"]

@@ -1,6 +1,7 @@
 """Runs of streams of games: PPO, and the scores of whole games."""
 
 import time
+from collections.abc import Sequence
 from statistics import mean
 from typing import Any
 
@@ -89,26 +90,28 @@ class ReinforcementRun(Run):
         choose = by_policy(self.method, task, self.settings.greedy, seed)
         return game_scores(self.games.worlds[task.index], choose, games, self.settings.game_steps, seed)
 
-    def _evaluate_all(self, task: Task, games: int) -> tuple[list[list[float]], float]:
-        """All tasks so far, and how long it took."""
+    def _evaluate_all(self, tasks: Sequence[Task], games: int) -> tuple[list[list[float]], float]:
+        """The scores of these tasks, and how long it took."""
         started = time.monotonic()
         self.net.eval()
-        played = [self._play(u, games) for u in self.tasks[: task.index + 1]]
+        played = [self._play(task, games) for task in tasks]
         self.net.train()
-        self.best += [-float("inf")] * (len(played) - len(self.best))
-        self.best = [max(known, mean(scores)) for known, scores in zip(self.best, played, strict=True)]
+        self.best += [-float("inf")] * (tasks[-1].index + 1 - len(self.best))
+        for task, scores in zip(tasks, played, strict=True):
+            self.best[task.index] = max(self.best[task.index], mean(scores))
         seconds = time.monotonic() - started
         self.evaluation_seconds += seconds
         return played, seconds
 
     def _evaluate(self, task: Task, steps: int) -> None:
-        played, seconds = self._evaluate_all(task, self.settings.games)
-        self.folder.event(
-            "evaluation", task=task.index, steps=steps, scores=[mean(scores) for scores in played], seconds=seconds
-        )
+        """Before a task's first step only itself: the others have just been played, when the last one ended."""
+        known = self.matrix[-1] if steps == 0 and self.matrix else []
+        played, seconds = self._evaluate_all(self.tasks[len(known) : task.index + 1], self.settings.games)
+        scores = [*known, *(mean(scores) for scores in played)]
+        self.folder.event("evaluation", task=task.index, steps=steps, scores=scores, seconds=seconds)
 
     def _test(self, task: Task) -> tuple[list[float], dict[str, Any]]:
-        played, seconds = self._evaluate_all(task, self.settings.final_games)
+        played, seconds = self._evaluate_all(self.tasks[: task.index + 1], self.settings.final_games)
         self.learned.append(metrics.is_above(played[-1], self.random[task.index]))
         self.folder.write_tensors("weights", task.index, self.net.state_dict())
         means = [mean(scores) for scores in played]
