@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from acl_codes import codes, network_of
 from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
+from interval_use import uses
 from logit_shift import shift, shifts
 from loop import bare_epochs, first_rows, new_network, our_epochs
 from mini_imagenet import time_ends
@@ -146,6 +147,26 @@ def test_rounding_together_is_what_the_rule_for_it_would_freeze(tmp_path: Path) 
     assert stored.bits is not None
     for frozen, together in compare(stored.bits):
         assert together == pytest.approx(frozen, abs=0.02)  # gains are kept in half precision
+
+
+@pytest.mark.parametrize("rules", ["strict", "released"])
+def test_the_use_of_intervals_is_what_the_weights_of_each_task_say(rules: str, tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium", reason="needs the extra 'atari'")
+    changes = ["training.steps=2048", "training.evaluations=0", "training.final_games=1", "training.game_steps=5"]
+    run(make_config("control", "blip", changes=[*changes, f"method.rules={rules}"]), tmp_path)
+    (stored,) = find_runs(tmp_path, [])
+    history = stored.bits
+    assert history is not None
+    found = list(uses(history))
+    assert len(found) == 3
+    for task, layers in enumerate(found, 1):
+        weights = stored.folder.read_tensors("weights", task)
+        for name, frozen, share in layers:
+            bits, centre = (history._read(f"{name}/{what}", task - 1) for what in ("bits", "centre"))
+            steps = weights[name].double().numpy() / history.bound(name) * 2**20 - centre
+            assert frozen == pytest.approx(bits.mean())
+            assert share == pytest.approx((abs(steps) > 2.0 ** (19 - bits)).mean(), abs=0.01)
+    assert any(0 < share < 1 for layers in found for _, _, share in layers)
 
 
 def test_a_constant_shift_of_logits_is_taken_back_and_nothing_else_is() -> None:
