@@ -15,7 +15,7 @@ from bitfreeze.experiments.stored import StoredRun, find_runs
 from bitfreeze.methods import make_method
 from bitfreeze.nets import build_network
 from bitfreeze.nets.adversarial import SharedPrivate
-from bitfreeze.streams import Split, make_stream
+from bitfreeze.streams import Split, Stream, make_stream
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,10 @@ class Codes:
     private_spread: float
 
 
-def network_of(run: StoredRun) -> SharedPrivate:
+def network_of(run: StoredRun, stream: Stream) -> SharedPrivate:
     """As it was in the end."""
-    config = run.config
-    tasks = make_stream(run.stream, **config["stream_options"])
-    net = build_network(config["network"], tasks.shape, [task.classes for task in tasks.tasks])
-    built = make_method(run.method, config["method_options"]).build(net, tasks.tasks)
+    net = build_network(run.config["network"], stream.shape, [task.classes for task in stream.tasks])
+    built = make_method(run.method, run.config["method_options"]).build(net, stream.tasks)
     saved = load_checkpoint(run.folder.checkpoints)
     if not isinstance(built, SharedPrivate) or saved is None:
         raise SystemExit(f"{run.folder.path} is no run of ACL with a checkpoint")
@@ -58,7 +56,8 @@ def codes(net: SharedPrivate, task: int, split: Split, batch: int = 500) -> Code
 def main() -> None:
     for run in find_runs(runs_root(), sys.argv[1:]):
         print(run.title)
-        net, stream = network_of(run), make_stream(run.stream, **run.config["stream_options"])
+        stream = make_stream(run.stream, **run.config["stream_options"])
+        net = network_of(run, stream)
         for task in stream.tasks:
             found = codes(net, task.index, stream.load(task).test)
             print(

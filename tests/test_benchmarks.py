@@ -205,7 +205,8 @@ def test_codes_that_are_taken_away_are_missed_where_they_are_used(tmp_path: Path
     config = make_config("digits5", "acl", changes=["training.epochs=2"])
     accuracy = run(config, tmp_path)["acc"]
     (stored,) = find_runs(tmp_path, [config.name])
-    net, stream = network_of(stored), make_stream("digits5")
+    stream = make_stream("digits5")
+    net = network_of(stored, stream)
     found = [codes(net, task.index, stream.load(task).test) for task in stream.tasks]
     assert sum(each.accuracy for each in found) / 5 == pytest.approx(accuracy)
     with torch.no_grad():  # heads that see nothing of one of the codes
