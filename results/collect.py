@@ -4,12 +4,14 @@ Rows of runs that are not there stay as they are: the CSV files are the record. 
 
 A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
 thing at a time, have pages of their own. Accuracies or scores of single tasks, and the share of bits that each froze,
-are in tasks_<stream>.csv; the learning curves of runs that were cut to a few epochs in curves_<stream>.csv.
+are in tasks_<stream>.csv; curves_<stream>.csv has the losses of runs that were cut to a few epochs, and the scores of
+games over the whole sequence.
 """
 
 from pathlib import Path
 from statistics import mean, stdev
 
+from bitfreeze.experiments.figures.games import curve_of
 from bitfreeze.experiments.rows import Row, from_csv, merged, rounded, rows_of, to_csv
 from bitfreeze.experiments.store import Event, runs_root
 from bitfreeze.experiments.stored import StoredRun, read_runs, variant_of
@@ -65,8 +67,16 @@ def _spread(run: StoredRun, learned: list[Event], task: int) -> Row:
 
 
 def curve(run: StoredRun) -> list[Row]:
-    """Loss in each epoch of a run whose epochs were capped so low that one would like to see it."""
-    if run.result is None or run.config["training"].get("epochs", FEW_EPOCHS + 1) > FEW_EPOCHS:
+    """Scores at each evaluation of games; loss in each epoch of a run that was cut to so few that one would like to see
+    it."""
+    if run.result is None:
+        return []
+    if streams[run.stream].trainer == "reinforcement":
+        return [
+            of_run(run) | {"steps": steps} | {f"score {game}": s for game, s in zip(run.tasks, scores, strict=False)}
+            for steps, scores in curve_of(run).items()
+        ]
+    if run.config["training"]["epochs"] > FEW_EPOCHS:
         return []
     seen = ("task", "epoch", "lr", "train_loss", "valid_loss")
     epochs = [event for event in run.events if event["event"] == "epoch"]
