@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
+from torch.utils.data import TensorDataset
 
 from bitfreeze import BLIP, Rules
 from blip_support import Net, assert_same, make_task, protected, snapshot
@@ -51,6 +52,12 @@ CONSOLIDATE = {
     "used-up generator": (nothing, lambda m, b: b.consolidate(iter(())), ValueError, "the data hold no samples"),
     "empty batch": (nothing, lambda m, b: b.consolidate([torch.zeros(0, 6)]), ValueError, "the data hold no samples"),
     "a tensor as data": (nothing, lambda m, b: b.consolidate(make_task(1)[0]), TypeError, "an iterable of batches"),
+    "one batch as data": (nothing, lambda m, b: b.consolidate(make_task(1)), TypeError, r"in a list, \[\(x, y\)\]"),
+    "a dataset as data": (
+        nothing, lambda m, b: b.consolidate(TensorDataset(*make_task(1))), TypeError,
+        "TensorDataset is a dataset of single samples: wrap it in a DataLoader",
+    ),
+    "nothing as data": (nothing, lambda m, b: b.consolidate(None), TypeError, "of batches, not a NoneType"),
     "single logit": (nothing, with_forward(lambda m: lambda x: m(x)[:, :1]), ValueError, r"C >= 2, got \[32, 1\]"),
     "one number a sample": (nothing, with_forward(lambda m: lambda x: m(x)[:, 0]), ValueError, r"logits need \[n, C\]"),
     "no tensor": (nothing, with_forward(lambda m: lambda x: None), TypeError, "forward returned NoneType: return"),

@@ -139,6 +139,20 @@ def test_attaching_twice_is_attaching_once() -> None:
     assert blip.attach() is not first
 
 
+def test_a_with_block_ends_no_attachment_that_was_there_before() -> None:
+    model = Net()
+    blip = BLIP(model)
+    first = blip.attach()
+    with blip.attach(), blip.attach():
+        pass
+    assert first.active
+    shift(model)
+    train_sgd(model, 0, rate=0.0, steps=1)
+    assert_inside(blip)
+    first.remove()
+    assert not first.active
+
+
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (1, 0), (0, 1), (2, 2)])
 def test_a_deleted_blip_is_collected_and_its_hooks_go(before: int, after: int) -> None:
     """Whatever other BLIPs were attached before it and after it."""

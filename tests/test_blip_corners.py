@@ -92,6 +92,26 @@ def test_weights_loaded_between_attach_and_the_first_step_are_not_clipped() -> N
     assert all(torch.equal(value, large[name]) for name, value in model.state_dict().items())
 
 
+def test_steps_of_other_models_do_not_end_the_time_for_loading_weights() -> None:
+    model, other = Net(), Net(seed=1)
+    blip = BLIP(model)
+    blip.attach()
+    train_sgd(other, 0, steps=1)
+    large = {name: 30 * value for name, value in model.state_dict().items()}
+    model.load_state_dict(large)
+    train_sgd(model, 0, rate=0.0, steps=1)
+    assert all(torch.equal(value, large[name]) for name, value in model.state_dict().items())
+
+
+def test_steps_of_other_models_do_not_care_what_this_one_is() -> None:
+    model = Net()
+    blip = BLIP(model)
+    blip.attach()
+    model.bfloat16()
+    train_sgd(Net(seed=1), 0, steps=1)
+    del blip
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -130,6 +150,20 @@ def test_infinite_gradients_are_not_laundered_by_the_clamp() -> None:
     assert all(torch.equal(bits, before[name]) for name, bits in blip.frozen_bits().items())
 
 
+def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too() -> None:
+    model = nn.Linear(200, 100, bias=False)
+    blip = BLIP(model)
+    blip.attach()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    model.weight.grad = torch.full_like(model.weight, -torch.inf)
+    optimizer.step()
+    model.weight.grad.zero_()
+    for _ in range(60):
+        optimizer.step()
+    with pytest.raises(ValueError, match="which the clamp made finite"):
+        blip.consolidate([torch.randn(8, 200)])
+
+
 def test_good_weights_restored_after_infinite_gradients_are_taken_at_once() -> None:
     model, blip = protected()
     good = {name: value.clone() for name, value in model.state_dict().items()}
@@ -149,6 +183,17 @@ def test_the_prior_is_solved_for_wherever_the_parameters_live(devices: tuple[str
         joined = in_one_scale([(torch.rand(3, 2, device=device), 2.0) for device in devices])
     assert joined.shape == (6 * len(devices),)
     assert joined.device.type == (devices[0] if devices else "cpu")
+
+
+def test_a_default_device_other_than_the_models_makes_no_difference() -> None:
+    (_, here), (_, there) = protected(), protected()
+    task, seeds = [make_task(1)], [torch.Generator().manual_seed(0) for _ in range(2)]
+    here.consolidate(task, generator=seeds[0])
+    with torch.device("meta"):  # what is made there cannot be read
+        report = there.consolidate(task, generator=seeds[1])
+        assert report.frozen_now > 0
+    found = there.frozen_bits()
+    assert all(torch.equal(found[name], bits) for name, bits in here.frozen_bits().items())
 
 
 def test_numpy_numbers_are_taken_and_saved_as_plain_ones() -> None:

@@ -162,6 +162,19 @@ def test_a_state_from_before_the_first_task_does_not_hold_them() -> None:
     assert not same(statistics(model), before)
 
 
+def test_going_back_to_before_the_first_task_lets_them_go() -> None:
+    model = network(nn.BatchNorm1d(8))
+    blip = BLIP(model, freeze_statistics=True)
+    start = blip.state_dict()
+    learn(model, 0)
+    blip.consolidate([make_task(0)])
+    blip.load_state_dict(start)
+    before = statistics(model)
+    learn(model, 0)
+    assert model[1].training
+    assert not same(statistics(model), before)
+
+
 def test_the_model_has_no_extra_keys() -> None:
     model = network(nn.BatchNorm1d(8))
     keys = list(model.state_dict())

@@ -13,11 +13,12 @@ class Clamper(Protocol):
 
 
 class Attachment:
-    """A clamp after the steps of one optimizer, or of all. It ends with ``remove()``, or when the object that clamps is
-    gone: it keeps neither that nor the optimizer alive."""
+    """A clamp after the steps of one optimizer, or of all. It ends with ``remove()``, at the end of a with block that
+    began it, or when the object that clamps is gone: it keeps neither that nor the optimizer alive."""
 
     def __init__(self, clamper: Any, optimizer: Optimizer | None) -> None:
         self.steps = 0  # that moved a watched parameter, since the last consolidate
+        self.claims = 1  # how often it was asked for; the end of a with block gives back one
         self._removed = False
         self._clamper: weakref.ref[Clamper] = weakref.ref(clamper)
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
@@ -48,7 +49,9 @@ class Attachment:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.remove()
+        self.claims -= 1
+        if not self.claims:
+            self.remove()
 
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         clamper = self._clamper()

@@ -24,12 +24,20 @@ from .consolidation import Consolidation, report_tensors
 from .distributed import world
 from .fisher.estimation import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
-from .parameters import Slot, Watch, find_parameters, require_float, watched_modules, watched_parts
+from .parameters import (
+    Slot,
+    Watch,
+    find_parameters,
+    require_float,
+    require_same_shape,
+    watched_modules,
+    watched_parts,
+)
 from .refusals import STATE_FORMAT, renamed, require_equal_on, require_same_model, require_settings, require_state
 from .rules import Rules
 from .sharding import require_supported, reshard
-from .statistics import hold_in_eval, with_running_statistics
-from .tensor_state import TensorState
+from .statistics import hold_in_eval, release, with_running_statistics
+from .tensor_state import TensorState, find_companions
 from .whereabouts import put_back, require_healthy, require_inside, require_own_weights
 
 
@@ -59,6 +67,8 @@ class BLIP:
         freeze_statistics: bool = False,
     ) -> None:
         require_settings(bits, budget, prior, bound, rules)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         require_supported(model, world())
         self.model = model
         # a list, since what was given may be an iterator
@@ -71,6 +81,7 @@ class BLIP:
         self.freeze_statistics = freeze_statistics
         self.tasks = 0
         self._states: dict[str, TensorState] = {}
+        self._modules: list[nn.Module] = []  # of the model, when its parameters were last looked for
         self._absent: dict[str, TensorState] = {}  # of parameters that the model does not have just now
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
@@ -91,6 +102,7 @@ class BLIP:
         self._attachments = [attachment for attachment in self._attachments if attachment.active]
         for attachment in self._attachments:
             if attachment.is_to(chosen):
+                attachment.claims += 1
                 return attachment
         attachment = Attachment(self, chosen)
         self._attachments.append(attachment)
@@ -102,31 +114,36 @@ class BLIP:
     def clamp_(self) -> None:
         """Move every watched parameter into its interval. For loops without a torch optimizer, and after weights were
         restored or averaged; doing it twice changes nothing."""
-        if not self._states:
+        if not self._states or self._modules != list(self.model.modules()):
             self._bind()
+        self._find_moved()
         self._reshard()
         for state in self._states.values():
-            if state.slot.find() is not None:
-                state.after_step_()
+            state.after_step_()
 
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        straight_through = self.rules.straight_through
+        if self._underway and not self._just_loaded and not straight_through:
+            return
+        held = _held_by(optimizer, self._states)
+        if not held:
+            return
         if not self._underway:
             self._underway = True
             self._widen()
-        if self._just_loaded and _held_by(optimizer, self._states):
+        if self._just_loaded:
             require_own_weights(self._states, self.rules)
             self._just_loaded = False
-        if self.rules.straight_through:
-            held = _held_by(optimizer, self._states)
-            if held and has_closure:
-                raise ValueError(
-                    "with straight-through rules the passes must come before the step, not in a closure given to it: "
-                    "call backward() first, then step()"
-                )
-            for state in held:
-                state.before_step_()
+        if straight_through and has_closure:
+            raise ValueError(
+                "with straight-through rules the passes must come before the step, not in a closure given to it: "
+                "call backward() first, then step()"
+            )
+        for state in held if straight_through else ():
+            state.before_step_()
 
     def _after_step(self, optimizer: Optimizer) -> bool:
+        self._find_moved()
         self._reshard()
         stepped = _held_by(optimizer, self._states)
         for state in stepped:
@@ -259,15 +276,17 @@ class BLIP:
         if differences:
             raise ValueError(f"the state was saved with other settings ({'; '.join(differences)}): use the same")
         slots = {slot.name: slot for slot in self._slots()}
-        new_names = renamed(state["tensors"], rename)
+        new_names = renamed([*state["tensors"], *state["absent"]], rename)
         require_same_model(slots, {new_names[name]: saved for name, saved in state["tensors"].items()})
+        absent = {
+            new_names[name]: TensorState(Slot(new_names[name]), self.depth, self.rules, **saved)
+            for name, saved in state["absent"].items()
+        }
         self._states = {
             new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
             for name, saved in state["tensors"].items()
         }
-        self._absent = {
-            name: TensorState(Slot(name), self.depth, self.rules, **saved) for name, saved in state["absent"].items()
-        }
+        self._absent = absent
         self.prior, self.tasks, self._just_loaded = state["prior"], state["tasks"], True
         self._hold_statistics()
 
@@ -307,9 +326,16 @@ class BLIP:
         """Take note of the watched parameters as they are now; from here on their bounds are fixed."""
         require_float(self._slots())
         current = self._current()
-        gone = {**self._absent, **self._states}
-        self._absent = {name: s for name, s in gone.items() if name not in current and s.bits is not None}
-        self._states = current
+        kept = {id(state) for state in current.values()}
+        known = {**self._absent, **self._states}
+        self._absent = {name: s for name, s in known.items() if id(s) not in kept and s.bits is not None}
+        self._states, self._modules = current, list(self.model.modules())
+        find_companions(current.values())
+
+    def _find_moved(self) -> None:
+        """A parameter that was pruned or parametrised has another place and name, or has gone."""
+        if any(state.slot.find() is None for state in self._states.values()):
+            self._bind()
 
     def _widen(self) -> None:
         """Weights that were loaded between attach() and the first step may need wider bounds: nothing is clipped."""
@@ -322,24 +348,22 @@ class BLIP:
             reshard(self.model)
 
     def _current(self) -> dict[str, TensorState]:
-        """The states of the watched parameters: some may have appeared, or belong to another module now."""
+        """The states of the watched parameters: some may have appeared, or have another name or module now."""
+        slots, known = self._slots(), {**self._absent, **self._states}
+        names = {slot.name for slot in slots}
+        nameless = {id(state.slot.held): state for name, state in known.items() if name not in names}
         states = {}
-        for slot in self._slots():
-            known = self._states.get(slot.name) or self._absent.get(slot.name) or self._new_state(slot)
-            shape = slot.parameter.shape if known.bits is None else known.layout.wrapped(known.bits).shape
-            if shape != slot.parameter.shape:
-                raise ValueError(
-                    f"'{slot.name}' had the shape {list(shape)} when it was consolidated and has "
-                    f"{list(slot.parameter.shape)} now: give the new tensor another name"
-                )
-            known.rebind(slot)
-            states[slot.name] = known
+        for slot in slots:
+            state = known.get(slot.name) or nameless.get(id(slot.held)) or self._new_state(slot)
+            if state.bits is not None:
+                require_same_shape(slot, state.layout.wrapped(state.bits).shape)
+            state.rebind(slot)
+            states[slot.name] = state
         return states
 
     def _hold_statistics(self) -> None:
-        if self.freeze_statistics and self.tasks:
-            for module in self._with_statistics():
-                hold_in_eval(module)
+        for module in self._with_statistics() if self.freeze_statistics else ():
+            hold_in_eval(module) if self.tasks else release(module)
 
     def _with_statistics(self) -> list[nn.Module]:
         """Modules under watch that keep running statistics, or of which a parameter is watched."""
@@ -372,7 +396,10 @@ class BLIP:
                 "no attached optimizer has made a step since the last task, so attach() to the one that trains, or "
                 "call blip.clamp_() if weights were restored or edited"
             )
-        return "weights were changed after the last step (restored, averaged, edited), so call blip.clamp_() after that"
+        return (
+            "weights were changed after the last step (restored, averaged, edited), or modules replaced, so call "
+            "blip.clamp_() after that"
+        )
 
 
 def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:

@@ -125,14 +125,14 @@ def _count(before: TensorState, after: TensorState, fisher: Tensor, ranks: Ranks
     length = after.depth + 1
     assert after.bits is not None
     if not after.layout.counts_here(ranks):
-        return torch.zeros(3, length, dtype=torch.int64)
+        return torch.zeros(3, length, dtype=torch.int64, device="cpu")
     extra = after.bits if before.bits is None else after.bits - before.bits
     counted = (extra.flatten(), after.bits.flatten(), after.bits[fisher > 0])
     return torch.stack([torch.bincount(values, minlength=length) for values in counted]).cpu()
 
 
 def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in_use: Tensor) -> TensorReport:
-    numbers = torch.arange(depth + 1)
+    numbers = torch.arange(depth + 1, device=frozen.device)
     return TensorReport(
         name=name,
         entries=int(frozen.sum()),

@@ -19,6 +19,7 @@ class Slot:
 
     name: str  # with wrappers' prefixes stripped: what state is kept under
     owners: list[tuple[nn.Module, str]] = field(default_factory=list)  # more than one: a tied tensor
+    held: nn.Parameter | None = None  # what it held when it was found: so a parameter is known under another name too
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -61,7 +62,7 @@ def find_parameters(model: nn.Module, watch: Watch = None) -> list[Slot]:
             if parameter is None:
                 continue
             name = f"{prefix}{attribute}"
-            slot = slots.setdefault(id(parameter), Slot(name))
+            slot = slots.setdefault(id(parameter), Slot(name, held=parameter))
             if (module, attribute) not in slot.owners:  # a module may be registered in two places
                 slot.owners.append((module, attribute))
             meant = [part for part in wanted if _means(part, name) or _means(part, f"{path}{attribute}")]
@@ -118,13 +119,23 @@ def _is_wrapper(module: nn.Module, child_name: str) -> bool:
 def require_float(slots: Iterable[Slot]) -> None:
     """Half precision has fewer significant bits than a 20-bit grid needs."""
     for slot in slots:
-        if isinstance(slot.parameter, UninitializedParameter):
-            raise ValueError(f"'{slot.name}' has no values yet: run the model once on a batch, then watch it")
+        if isinstance(slot.parameter, UninitializedParameter) or slot.parameter.is_meta:
+            raise ValueError(
+                f"'{slot.name}' has no values yet: run the model once on a batch, or load its weights, then watch it"
+            )
         if slot.parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(
                 f"'{slot.name}' is {str(slot.parameter.dtype).removeprefix('torch.')}, which cannot hold the bits to "
                 "be frozen: keep float32 master weights (model.float(), and autocast for speed)"
             )
+
+
+def require_same_shape(slot: Slot, shape: torch.Size) -> None:
+    if slot.parameter.shape != shape:
+        raise ValueError(
+            f"'{slot.name}' had the shape {list(shape)} when it was consolidated and has "
+            f"{list(slot.parameter.shape)} now: give the new tensor another name"
+        )
 
 
 def require_finite(slot: Slot) -> None:

@@ -18,6 +18,12 @@ def hold_in_eval(module: nn.Module) -> None:
     module.train()
 
 
+def release(module: nn.Module) -> None:
+    """Let ``model.train()`` put it into training mode again."""
+    if isinstance(vars(module).get("train"), _EvalOnly):
+        del module.train
+
+
 class _EvalOnly:
     """Takes the place of a module's ``train``. An object, not a closure, so that modules can be copied and pickled."""
 

@@ -1,5 +1,6 @@
 """What BLIP knows of one parameter tensor: 9 bytes an entry, and while training 8 more for the ends of its interval."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from . import bits as b
 from .distributed import Ranks
-from .parameters import Slot, require_float
+from .parameters import Slot, require_float, require_same_shape
 from .rules import Rules
 from .sharding import WHOLE, Layout, is_sharded, layout_of
 
@@ -38,6 +39,7 @@ class TensorState:
     rounded_version: int = -1  # of the parameter when that was taken: one that was loaded since has no residual
     ends: tuple[Tensor, Tensor] | None = None  # cache of the interval
     steps: int = 0
+    companion: bool = False  # whether the same module has a small tensor under watch
     health: Tensor | float = 0.0  # 0, or NaN once a step has left entries that are not finite
 
     @property
@@ -82,11 +84,11 @@ class TensorState:
     def _check_health(self, parameter: Tensor) -> None:
         """The clamp would hide infinite entries. 0 * their sum is NaN and stays NaN, in a sum that no step waits for.
 
-        A large tensor is looked at now and then only, for it costs a tenth of a step: what makes a weight's gradient
-        infinite makes that of its bias so too, and what diverges goes on diverging.
+        A large tensor that has a small companion is looked at now and then only, for it costs a tenth of a step: what
+        makes a weight's gradient infinite makes that of its bias so too, and what diverges goes on diverging.
         """
         self.steps += 1
-        if parameter.numel() > SMALL and self.steps % HEALTH_STEPS:
+        if self.companion and parameter.numel() > SMALL and self.steps % HEALTH_STEPS:
             return
         if isinstance(self.health, Tensor):
             self.health = self.health.to(parameter.device)
@@ -100,6 +102,8 @@ class TensorState:
         if self.bits is None or self.centre is None:
             edge = self.bound * (1 - 2.0**-self.depth) if self.rules.open_range else self.bound
             return -edge, edge
+        if self.bits.shape != parameter.shape:
+            require_same_shape(self.slot, self.layout.wrapped(self.bits).shape)
         stale = self.ends is None or self.ends[0].device != parameter.device or self.ends[0].dtype != parameter.dtype
         if stale:
             self._follow(parameter.device)
@@ -121,10 +125,10 @@ class TensorState:
 
     def theta(self) -> Tensor:
         """The parameter itself, where straight-through training keeps it apart from its rounded value."""
-        parameter, residual = self.local.detach(), self._current_residual()
+        parameter, residual = self.local.detach(), self.current_residual()
         return parameter if residual is None else parameter + residual.to(parameter.device)
 
-    def _current_residual(self) -> Tensor | None:
+    def current_residual(self) -> Tensor | None:
         """None also where the parameter was overwritten since."""
         return self.residual if self.local._version == self.rounded_version else None
 
@@ -201,7 +205,7 @@ class TensorState:
         """Whole tensors, or ``sharded`` like the parameter."""
         laid_out = self.layout.wrapped if sharded else self.layout.full
         values = {name: getattr(self, name) for name in ("bound", "prior_scale", "tasks", *TENSORS)}
-        values["residual"] = self._current_residual()
+        values["residual"] = self.current_residual()
         return {
             name: laid_out(v.clone()) if isinstance(v, Tensor) else v for name, v in values.items() if v is not None
         }
@@ -217,3 +221,9 @@ class TensorState:
 
     def _part(self, saved: Tensor) -> Tensor:
         return layout_of(saved).local(saved) if is_sharded(saved) else self.layout.part(saved)
+
+
+def find_companions(states: Collection[TensorState]) -> None:
+    small = {id(m) for state in states if state.local.numel() <= SMALL for m, _ in state.slot.owners}
+    for state in states:
+        state.companion = any(id(module) in small for module, _ in state.slot.owners)

@@ -21,8 +21,8 @@ def require_healthy(states: States) -> None:
     if sick:
         raise ValueError(
             f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
-            "after a step, which the clamp made finite: restore the last good weights, and look at the learning "
-            "rate and the data"
+            "after a step, which the clamp made finite: restore the last good weights (once that is done, consolidate "
+            "again), and look at the learning rate and the data"
         )
 
 
@@ -43,7 +43,7 @@ def require_inside(states: States, rules: Rules, outside: str, likely_cause: str
     before: Values = {}
     for name in beyond:
         state = states[name]
-        before[name] = state.slot.local.detach().clone(), state.residual
+        before[name] = state.slot.local.detach().clone(), state.current_residual()
         state.after_step_()
     return before
 

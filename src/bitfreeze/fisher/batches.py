@@ -1,11 +1,14 @@
 """Batches of any shape: what goes to ``forward``, what are labels, and how to take single samples out of them."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+Leaf = Tensor | PackedSequence  # which has no rows that could be taken out
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
@@ -15,9 +18,21 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     return batch, None
 
 
-def map_tensors(function: Callable[[str, Tensor], Any], value: Any, path: str = "") -> Any:
+def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
+    """Each tensor of a batch, with its path."""
+    if isinstance(value, Leaf):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key in value:
+            yield from tensors_of(value[key], f"{path}/{key}")
+    elif isinstance(value, tuple | list):
+        for k, item in enumerate(value):
+            yield from tensors_of(item, f"{path}/{k}")
+
+
+def map_tensors(function: Callable[[str, Any], Any], value: Any, path: str = "") -> Any:
     """The same structure with each tensor replaced by ``function(its path, itself)``; all else is left as it is."""
-    if isinstance(value, Tensor):
+    if isinstance(value, Leaf):
         return function(path, value)
     if isinstance(value, Mapping):
         result: Any = copy.copy(value)  # keeps the type of dict-like batches that offer their items as attributes
@@ -39,9 +54,7 @@ Places = dict[str, bool]  # for each tensor of a batch, by its path, whether it 
 
 def row_places(value: Any, n: int) -> Places:
     """Which tensors of a batch have n rows."""
-    places: Places = {}
-    map_tensors(lambda path, t: places.update({path: t.ndim > 0 and len(t) == n}), value)
-    return places
+    return {path: isinstance(t, Tensor) and t.ndim > 0 and len(t) == n for path, t in tensors_of(value)}
 
 
 def take_rows(value: Any, rows: slice, places: Places) -> Any:
@@ -51,8 +64,7 @@ def take_rows(value: Any, rows: slice, places: Places) -> Any:
 
 def row_tensors(value: Any, places: Places) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
     """The tensors at these places, and a function that puts others in their stead."""
-    found: dict[str, Tensor] = {}
-    map_tensors(lambda path, t: found.update({path: t} if places[path] else {}), value)
+    found = {path: t for path, t in tensors_of(value) if places[path] and isinstance(t, Tensor)}
 
     def rebuild(replacements: list[Tensor]) -> Any:
         others = dict(zip(found, replacements, strict=True))

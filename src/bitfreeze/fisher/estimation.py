@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from ..distributed import Ranks, world
 from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities
@@ -15,6 +17,7 @@ from ..parameters import Slot, Watch, find_parameters, require_float
 from ..sharding import as_one_process, require_supported
 from . import memory
 from .batches import Places, row_places, split_batch, to_device
+from .calls import Calls
 from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
 from .labels import common_generator, draw, require_exact_size, require_kind
 from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
@@ -92,8 +95,9 @@ def estimate(
         require_float(slots)
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
-    with as_one_process(model), undisturbed(model, slots), memory.memory_limit(memory_bytes):
-        run = _Run(slots, forward or _as_it_is(model), labels, common_generator(generator, ranks), ranks)
+    calls = Calls(forward or _as_it_is(model))
+    with as_one_process(model), undisturbed(model, slots), closing(calls), memory.memory_limit(memory_bytes):
+        run = _Run(slots, calls, labels, common_generator(generator, ranks), ranks)
         with ranks.together():
             for batch in data if limit != 0 else ():
                 x, given = split_batch(batch)
@@ -272,9 +276,19 @@ def _as_it_is(model: nn.Module) -> Callable[[Any], Any]:
 
 
 def _require_batches(data: Any, samples: int | None) -> None:
-    if isinstance(data, Tensor | dict | str):
+    if isinstance(data, Tensor | dict | str) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(
             f"data must be an iterable of batches, not a {type(data).__name__}: wrap a single batch in a list"
+        )
+    kinds = {(item.dtype, item.shape[1:]) for item in data if isinstance(item, Tensor)} if type(data) is tuple else ()
+    if len(kinds) > 1:  # x.split(...) is a tuple too, of tensors that are alike
+        raise TypeError(
+            "data must be an iterable of batches, not one batch of inputs and labels: wrap it in a list, [(x, y)]"
+        )
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        raise TypeError(
+            f"data must be an iterable of batches, and {type(data).__name__} is a dataset of single samples: wrap it "
+            "in a DataLoader"
         )
     whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
     if samples is not None and (not whole or samples < 1):

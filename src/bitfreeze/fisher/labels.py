@@ -24,7 +24,7 @@ def draw(likelihood: Likelihood, generator: torch.Generator, ranks: Ranks) -> An
 
 def common_generator(given: torch.Generator | None, ranks: Ranks) -> torch.Generator:
     """The user's generator, or one that follows from torch's random state: on all ranks in the state of rank 0's."""
-    generator = given or torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    generator = given or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
     if ranks.count > 1:
         generator.set_state(torch.tensor(ranks.gather(generator.get_state().tolist())[0], dtype=torch.uint8))
     return generator

@@ -110,14 +110,15 @@ class Probe:
         n, labels = likelihood.rows, likelihood.unlikely()
         self.places: Places | None = row_places(x, n)
         self.rows = min(PROBE_ROWS, n)
-        # what shows that a batch can be taken apart: some of its samples, run alone, give what they gave in the batch
-        part = slice(0, min(PROBE_ROWS, n - 1))
+        # what shows that a batch can be taken apart: some of its samples, or one alone, give what they gave in it
         self.why_whole = ""
         if n > 1:
-            expected = likelihood.log_prob(labels).detach()[part]
-            self.why_whole = self._run_part(
-                take_rows(x, part, self.places), take_rows(labels, part, row_places(labels, n)), expected
-            )
+            expected = likelihood.log_prob(labels).detach()
+            for count in sorted({1, min(PROBE_ROWS, n - 1)}):
+                part = slice(0, count)
+                self.why_whole = self.why_whole or self._run_part(
+                    take_rows(x, part, self.places), take_rows(labels, part, row_places(labels, n)), expected[part]
+                )
         if self.why_whole:
             self.places = None
         if n <= PROBE_ROWS or self.why_whole:  # too few for a part to show much, or one that must stay whole

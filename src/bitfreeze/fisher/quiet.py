@@ -2,6 +2,7 @@
 
 import random
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -15,7 +16,8 @@ from ..parameters import Slot
 @contextmanager
 def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
     """Modes, ``requires_grad`` and random states are afterwards what they were, whatever happens inside."""
-    _require_independent_samples(model)
+    for name, module in model.named_modules():
+        require_independent_samples(module, name)
     modes = [(module, module.training) for module in model.modules()]
     # tensors that a module computes anew at each call (pruned weights): torch.func would leave its own behind
     computed = [(module, {k: v for k, v in vars(module).items() if isinstance(v, Tensor)}) for module, _ in modes]
@@ -31,6 +33,10 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
         stack.enter_context(torch.autocast(device.type, enabled=False))
         if "torch._dynamo" in sys.modules:  # hooks added after a model was compiled do not fire in compiled code
             stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.filterwarnings(
+                "ignore", r"Using `torch\.compile\(module\)` when there are global hooks"
+            )  # calls.py
         try:
             torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no gradients for its parts
             model.eval()
@@ -49,16 +55,15 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def _require_independent_samples(model: nn.Module) -> None:
+def require_independent_samples(module: nn.Module, name: str) -> None:
     """Per-sample gradients mean something only where a sample's output does not depend on the rest of its batch."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise ValueError(
-                f"'{name}' normalises with the statistics of the batch even in eval mode, so one sample's gradient "
-                "depends on the others (watched or not): use track_running_stats=True, or GroupNorm"
-            )
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
-            raise ValueError(
-                f"'{name}' scales its gradients by frequency, so they are not those of the likelihood: use "
-                "scale_grad_by_freq=False"
-            )
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+        raise ValueError(
+            f"'{name}' normalises with the statistics of the batch even in eval mode, so one sample's gradient "
+            "depends on the others (watched or not): use track_running_stats=True, or GroupNorm"
+        )
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
+        raise ValueError(
+            f"'{name}' scales its gradients by frequency, so they are not those of the likelihood: use "
+            "scale_grad_by_freq=False"
+        )

@@ -1,0 +1,61 @@
+"""The user's forward as an estimate calls it: several times with the same batch, and nothing in training mode."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from .batches import map_tensors, tensors_of
+from .quiet import require_independent_samples
+
+
+class Calls:
+    """Every call gets containers of its own, and tensors of its own if ``forward`` changes those it is given.
+
+    Modules that it calls beside the model are in eval mode as the model is, from their first call to ``close``.
+    """
+
+    def __init__(self, forward: Callable[[Any], Any]) -> None:
+        self.forward = forward
+        self.changes_input: bool | None = None  # not known before the first call, which works on a copy
+        self.in_training: dict[int, nn.Module] = {}  # those that were, by their ids
+
+    def __call__(self, x: Any) -> Any:
+        given = map_tensors(self._own, x)
+        before = self._versions(given)
+        with self._all_in_eval():
+            output = self.forward(given)
+        if self.changes_input is None:
+            self.changes_input = self._versions(given) != before
+        return output
+
+    def close(self) -> None:
+        for module in self.in_training.values():
+            module.training = True
+
+    def _own(self, _: str, value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) and self.changes_input is not False else value
+
+    def _versions(self, given: Any) -> list[int]:
+        known = self.changes_input is not None
+        return [] if known else [value._version for _, value in tensors_of(given) if isinstance(value, Tensor)]
+
+    @contextmanager
+    def _all_in_eval(self) -> Iterator[None]:
+        """Only for calls from this thread: others may be training."""
+        thread = threading.get_ident()
+
+        def look(module: nn.Module, _: tuple[Any, ...]) -> None:
+            if module.training and threading.get_ident() == thread:
+                require_independent_samples(module, type(module).__name__)
+                self.in_training[id(module)] = module
+                module.training = False
+
+        handle = register_module_forward_pre_hook(look)
+        try:
+            yield
+        finally:
+            handle.remove()
