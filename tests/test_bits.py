@@ -247,3 +247,9 @@ def test_the_total_gain_is_the_sum_of_all_gains(rule: str) -> None:
         total = total + information_gain(new, accumulated, task, rule)
         accumulated = bits.accumulate_fisher(new, accumulated, task, "mean")
         torch.testing.assert_close(bits.total_gain(accumulated, prior, task, rule), total, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+def test_numbers_that_cannot_hold_the_grid_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match="quantize takes float32 or float64"):
+        quantize(torch.ones(3, dtype=dtype), 20)

@@ -24,6 +24,8 @@ def quantize(x: Tensor, bits: int | Tensor, bound: float = 1.0) -> Tensor:
 
     With 0 bits everything becomes 0: the clip of Eq. 2 leaves [-1/2, 1/2], which rounds to 0.
     """
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"quantize takes float32 or float64, not {x.dtype}, which cannot hold the grid: use x.float()")
     return _steps(x, bits, bound) * torch.exp2(-_exponent(bits, x)) * bound
 
 
