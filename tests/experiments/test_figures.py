@@ -15,6 +15,8 @@ from bitfreeze.experiments.figures.style import headline, shorten
 from bitfreeze.experiments.figures.workflow import history
 
 pytest.importorskip("matplotlib")
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
 ODD = ("$x_1$ & <b>", "2 or 3")  # names that come from files may hold anything
 
 
@@ -70,6 +72,47 @@ def test_scores_over_all_steps_and_their_normalised_sum(tmp_path):
     runs[1].config["training"]["steps"] = 2000
     with pytest.raises(ValueError, match="reward is of runs with the same games and steps"):
         draw("reward", runs)
+
+
+LONG = tuple(f"CIFAR-100 classes {20 * k} to {20 * k + 19}" for k in range(10))
+WORDY = ["training.epochs=12", "training.patience=1", "training.lr=0.0123", "network.hidden=[64,128,256,512]"]
+
+
+@pytest.mark.parametrize("tasks", [2, 10])
+@pytest.mark.parametrize("name", ["matrix", "sequence", "extra_bits", "heatmaps", "capacity"])
+@pytest.mark.parametrize("methods", [("blip",), ("blip", "ft", "ewc")], ids=["one run", "three"])
+def test_words_stay_inside_the_figure_and_off_each_other(name, tasks, methods, tmp_path):
+    accuracies = [[90.0] * (t + 1) for t in range(tasks)]
+    runs = [
+        make_run(tmp_path, method, changes=WORDY[: 4 - k], accuracies=accuracies, tasks=LONG[:tasks])
+        for k, method in enumerate(methods)
+    ]
+    figure = draw(name, runs[:1] if figures[name].of_one_run else runs).figure
+    assert_words_are_apart(figure)
+
+
+def test_words_of_games_stay_inside_the_figure_and_off_each_other(tmp_path):
+    run = make_games(tmp_path, "blip")
+    run.config["changes"] = WORDY
+    run.tasks[:] = ["ALE/SpaceInvaders-v5?mirror=1&permute=3&gravity=20", "CartPole-v1?permute=1&gravity=20"]
+    for name in ("scores", "reward"):
+        assert_words_are_apart(draw(name, [run]).figure)
+
+
+def assert_words_are_apart(figure):
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    panels = [axes for axes in figure.axes if axes.get_visible()]
+    words = (
+        [axes.title for axes in panels] + [axes.xaxis.label for axes in panels] + figure.legends + [figure._suptitle]
+    )
+    boxes = [word.get_window_extent(renderer) for word in words if not hasattr(word, "get_text") or word.get_text()]
+    width, height = figure.bbox.size
+    assert len(boxes) > 2
+    for k, box in enumerate(boxes):
+        assert -1 <= box.x0 < box.x1 <= width + 1
+        assert -1 <= box.y0 < box.y1 <= height + 1
+        assert not any(box.overlaps(other.padded(-1)) for other in boxes[:k])
 
 
 def test_lines_of_sequence_are_means_over_seeds(tmp_path):

@@ -1,6 +1,5 @@
 """Accuracy: the matrix of a method, and each task over the sequence with methods side by side."""
 
-import textwrap
 from statistics import mean
 from typing import Any
 
@@ -10,7 +9,7 @@ from ..metrics import average_accuracy, backward_transfer
 from ..stored import StoredRun
 from .grouping import Matrix, begun, mean_matrix
 from .registry import Drawing, register_figure
-from .style import INK, grid_shape, headline, line_style, shorten
+from .style import INK, grid_shape, headline, legend_below, line_style, shorten, wrapped
 
 
 @register_figure("matrix", "accuracy on each task after each task, a panel for each method")
@@ -23,13 +22,15 @@ def matrix(runs: list[StoredRun]) -> Drawing:
     size = max(len(m) for m in matrices.values())
     rows, columns = grid_shape(len(groups), 4 if size <= 5 else 3)
     side = 0.34 * size + 0.5
-    figure = Figure(figsize=(max(3.4, columns * side + 0.7), rows * (side + 0.35) + 0.4))
+    titles = [wrapped(label, side) for label in labels]
+    above = 0.2 + 0.15 * max(len(lines) for lines in titles)
+    figure = Figure(figsize=(max(3.4, columns * side + 0.7), rows * (side + above) + 0.4))
     panels = figure.subplots(rows, columns, squeeze=False)
     every = [value for m in matrices.values() for row in m for value in row]
     span = (min(99.0, float(np.floor(min(every)))), min(100.0, float(np.floor(max(every))) + 1))
-    for axes, label, found in zip(panels.flat, labels, matrices.values(), strict=False):
+    for axes, lines, found in zip(panels.flat, titles, matrices.values(), strict=False):
         shade = _matrix_panel(axes, found, size, span)
-        axes.set_title(_wrap(label, 7 + 4 * size), color=INK)
+        axes.set_title("\n".join(lines), color=INK)
     for axes in list(panels.flat)[len(labels) :]:
         axes.set_visible(False)
     for axes in panels[:, 0]:
@@ -70,7 +71,7 @@ def sequence(runs: list[StoredRun]) -> Drawing:
     size = max(len(m) for m in matrices.values())
     names = max((run.tasks for run in runs), key=len)
     rows, columns = grid_shape(size + 1, 6)
-    figure = Figure(figsize=(max(4.5, 1.7 * columns + 0.6), 1.75 * rows + 0.5 + 0.18 * -(-len(labels) // 3)))
+    figure = Figure(figsize=(max(4.5, 1.7 * columns + 0.6), 1.85 * rows + 0.5))
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for k, (label, found) in enumerate(zip(labels, matrices.values(), strict=True)):
         for u, axes in enumerate(list(panels.flat)[:size]):
@@ -79,8 +80,8 @@ def sequence(runs: list[StoredRun]) -> Drawing:
         running = [(t + 1, mean(row)) for t, row in enumerate(found)]
         panels.flat[size].plot([t for t, _ in running], [value for _, value in running], **line_style(k), label=label)
     for u, axes in enumerate(list(panels.flat)[:size]):
-        axes.set_title(f"task {u + 1}: {names[u]}" if u < len(names) else f"task {u + 1}")
-    panels.flat[size].set_title("mean of tasks so far", fontweight="bold")
+        axes.set_title("\n".join(wrapped(f"task {u + 1}: {names[u]}" if u < len(names) else f"task {u + 1}", 1.6)))
+    panels.flat[size].set_title("mean of tasks\nso far", fontweight="bold")
     for axes in list(panels.flat)[size + 1 :]:
         axes.set_visible(False)
     low, high = panels[0, 0].get_ylim()
@@ -93,14 +94,10 @@ def sequence(runs: list[StoredRun]) -> Drawing:
     for axes in list(panels.flat)[size + 1 - columns : size + 1]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("tasks learned")
-    figure.legend(loc="outside lower center", ncols=min(3, len(labels)))
+    legend_below(figure, most=3)
     figure.suptitle(headline([runs[0].stream, common], figure.get_figwidth()), fontsize=9)
     words = "; ".join(
         f"{name} {average_accuracy(m):.2f} % at the end, changed by {backward_transfer(m):+.2f} since learned"
         for name, m in zip(labels, matrices.values(), strict=True)
     )
     return Drawing(figure, f"Accuracy on each task over the sequence. {words}.")
-
-
-def _wrap(text: str, width: int) -> str:
-    return "\n".join(textwrap.wrap(text, max(12, width), break_on_hyphens=False))

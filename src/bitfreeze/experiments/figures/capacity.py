@@ -2,14 +2,14 @@
 
 from ..stored import StoredRun
 from .registry import Drawing, register_figure
-from .style import INK, headline, line_style
+from .style import INK, headline, legend_below, line_style
 
 
 @register_figure("capacity", "share of frozen bits after each task, per layer", of_one_run=True)
 def capacity(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.4, 3.2))
+    figure = Figure(figsize=(5.4, 3.0))
     axes = figure.subplots()
     total = [100 * event["capacity"] for event in run.events if event["event"] == "task" and "capacity" in event]
     if not total:
@@ -30,5 +30,5 @@ def capacity(run: StoredRun) -> Drawing:
     axes.grid(axis="y")
     note = "" if bits else "layers unknown: its bits were not kept"
     figure.suptitle(headline([run.title, note], figure.get_figwidth()), fontsize=9)
-    figure.legend(loc="outside right upper")
+    legend_below(figure)
     return Drawing(figure, f"Capacity used after each task: {', '.join(f'{value:.0f} %' for value in total)}.")

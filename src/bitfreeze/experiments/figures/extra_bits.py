@@ -6,7 +6,7 @@ from ..bit_history import Array, BitHistory
 from ..stored import StoredRun
 from .bits_needed import bits_of
 from .registry import Drawing, register_figure
-from .style import BLUE, GREY, INK, ORANGE, SKY, grid_shape, headline
+from .style import BLUE, GREY, INK, ORANGE, SKY, grid_shape, headline, legend_below, wrapped
 
 
 @register_figure(
@@ -18,11 +18,12 @@ from .style import BLUE, GREY, INK, ORANGE, SKY, grid_shape, headline
 def extra_bits(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
     bits = bits_of(run, "extra_bits")
     counts = counted(bits)
     rows, columns = grid_shape(bits.tasks, 5)
-    figure = Figure(figsize=(max(4.2, 1.75 * columns + 0.5), 2.0 * rows + 0.9))
+    figure = Figure(figsize=(max(4.2, 1.75 * columns + 0.5), 2.1 * rows + 0.5))
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     widest = max(int(np.flatnonzero(c.more).max(initial=0)) for c in counts)
     for task, (axes, c) in enumerate(zip(panels.flat, counts, strict=False)):
@@ -33,11 +34,12 @@ def extra_bits(run: StoredRun) -> Drawing:
         if c.silent:
             axes.bar(0, c.silent, bottom=c.again + c.never, color=ORANGE, edgecolor=INK, hatch="xxxx", width=0.8)
         name = run.tasks[task] if task < len(run.tasks) else ""
-        axes.set_title(f"task {task + 1}: {name}" if name else f"task {task + 1}")
+        axes.set_title("\n".join(wrapped(f"task {task + 1}: {name}" if name else f"task {task + 1}", 1.6)))
         mean = float((np.arange(len(c.more)) * c.more).sum()) / 100
         note = f"mean {mean:.2f} bits\nnever frozen {c.never + c.silent:.1f} %\ndead units {c.dead} of {c.units}"
         axes.text(0.97, 0.97, note, transform=axes.transAxes, ha="right", va="top", fontsize=7, linespacing=1.4)
         axes.set_xlim(-0.7, widest + 0.7)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.grid(axis="y")
     for axes in list(panels.flat)[bits.tasks :]:
         axes.set_visible(False)
@@ -54,7 +56,7 @@ def extra_bits(run: StoredRun) -> Drawing:
         Patch(facecolor="white", edgecolor=GREY, hatch="////", label="never frozen so far"),
         Patch(facecolor=ORANGE, edgecolor=INK, hatch="xxxx", label="never frozen, in a dead unit (Fisher 0 so far)"),
     ]
-    figure.legend(handles=keys, loc="outside lower center", ncols=2)
+    legend_below(figure, keys, most=2)
     entries = sum(int(np.prod(bits.shape(name))) for name in bits.names)
     figure.suptitle(headline([run.title, f"{entries:,} parameters"], figure.get_figwidth()), fontsize=9)
     never_at_all = counts[-1].never + counts[-1].silent

@@ -6,7 +6,7 @@ from ..metrics import normalised
 from ..stored import StoredRun
 from .grouping import grouped
 from .registry import Drawing, register_figure
-from .style import GREY, PALE, grid_shape, headline, line_style, shorten
+from .style import GREY, PALE, grid_shape, headline, legend_below, line_style, shorten, wrapped
 
 Curve = dict[int, list[float]]  # steps since the first task began, and the scores of all games met so far
 
@@ -22,7 +22,7 @@ def scores(runs: list[StoredRun]) -> Drawing:
     unit, units = _unit(len(games) * each)
     random = _random(runs)
     rows, columns = grid_shape(len(games), 3)
-    figure = Figure(figsize=(max(4.5, 3.0 * columns), 2.1 * rows + 0.5))
+    figure = Figure(figsize=(max(4.5, 3.0 * columns), 2.1 * rows + 0.4))
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True)
     for u, (axes, game) in enumerate(zip(panels.flat, games, strict=False)):
         axes.axvspan(u * each / unit, (u + 1) * each / unit, color=PALE, linewidth=0)
@@ -32,7 +32,7 @@ def scores(runs: list[StoredRun]) -> Drawing:
             curve = mean_curve([curve_of(run) for run in group])
             points = [(steps / unit, values[u]) for steps, values in curve.items() if u < len(values)]
             axes.plot([x for x, _ in points], [y for _, y in points], **line_style(k), label=label if u == 0 else None)
-        axes.set_title(f"{u + 1}: {game}")
+        axes.set_title("\n".join(wrapped(f"{u + 1}: {game}", 2.8)))
         axes.set_xlim(0, len(games) * each / unit)
     for axes in list(panels.flat)[len(games) :]:
         axes.set_visible(False)
@@ -41,7 +41,7 @@ def scores(runs: list[StoredRun]) -> Drawing:
     for axes in list(panels.flat)[max(0, len(games) - columns) : len(games)]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel(units)
-    figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
+    legend_below(figure)
     figure.suptitle(
         headline([runs[0].stream, common, "grey: while it is trained; dots: random play"], figure.get_figwidth()),
         fontsize=9,
@@ -57,7 +57,7 @@ def reward(runs: list[StoredRun]) -> Drawing:
     labels, common = shorten(list(groups))
     best = _best([run for group in groups.values() for run in group])
     unit, units = _unit(max(steps for run in runs for steps in curve_of(run)))
-    figure = Figure(figsize=(5.6, 3.2))
+    figure = Figure(figsize=(5.6, 3.0))
     axes = figure.subplots()
     ends = []
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
@@ -72,7 +72,7 @@ def reward(runs: list[StoredRun]) -> Drawing:
     axes.grid(axis="y")
     note = "a game counts 0 at random play, 1 at the best of these runs"
     figure.suptitle(headline([runs[0].stream, common, note], figure.get_figwidth()), fontsize=9)
-    figure.legend(loc="outside lower center", ncols=min(4, len(labels)))
+    legend_below(figure)
     return Drawing(figure, f"Accumulated normalised reward. In the end: {'; '.join(ends)}.")
 
 

@@ -8,7 +8,7 @@ from ..bit_history import Array
 from ..stored import StoredRun
 from .bits_needed import bits_of
 from .registry import Drawing, register_figure
-from .style import BITS, headline
+from .style import BITS, headline, wrapped
 
 T = TypeVar("T")
 ROWS, COLUMNS, PIXELS = 6, 10, 160
@@ -21,7 +21,7 @@ def heatmaps(run: StoredRun) -> Drawing:
     bits = bits_of(run, "heatmaps")
     names = _evenly(bits.weights, ROWS)
     tasks = _evenly(list(range(bits.tasks)), COLUMNS)
-    figure = Figure(figsize=(max(4.0, 1.25 * len(tasks) + 1.3), 1.5 * len(names) + 0.75))
+    figure = Figure(figsize=(max(4.0, 1.25 * len(tasks) + 1.3), 1.5 * len(names) + 0.9))
     panels = figure.subplots(len(names), len(tasks), squeeze=False)
     top = max(int(bits.bits(name, tasks[-1]).max()) for name in names)
     shrunk = False
@@ -38,7 +38,7 @@ def heatmaps(run: StoredRun) -> Drawing:
         row[0].set_ylabel(f"{name.removesuffix('.weight')}\n{full.shape[0]} x {full.shape[1]}", fontsize=8)
     for axes, task in zip(panels[0], tasks, strict=True):
         name = run.tasks[task] if task < len(run.tasks) else ""
-        axes.set_title(f"after task {task + 1}\n{name}", fontsize=8)
+        axes.set_title("\n".join([f"after task {task + 1}", *wrapped(name, 1.15, 8)]), fontsize=8)
     figure.colorbar(shade, ax=panels, label=f"frozen bits (of {bits.depth})", shrink=0.9, aspect=30)
     left_out = len(bits.weights) - len(names)
     notes = [

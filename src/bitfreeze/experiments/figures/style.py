@@ -54,10 +54,29 @@ def shorten(labels: Sequence[str]) -> tuple[list[str], str]:
     return [" ".join(word for word in label if word not in common) for label in words], " ".join(common)
 
 
+def wrapped(text: str, inches: float, points: float = 9) -> list[str]:
+    """Text in lines that fit into a width, by what letters of that size take on average."""
+    return textwrap.wrap(text, max(8, int(117 * inches / points)), break_on_hyphens=False)
+
+
 def headline(parts: Iterable[str], inches: float) -> str:
     """Words above a figure, in as many lines as its width asks for, and no more than three."""
-    lines = textwrap.wrap(", ".join(part for part in parts if part), int(13 * inches), break_on_hyphens=False)
+    lines = wrapped(", ".join(part for part in parts if part), inches)
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], f"{lines[2]} ..."])
+
+
+def legend_below(figure: Any, handles: Sequence[Any] = (), most: int = 4) -> None:
+    """Below the panels, which it takes no room from: in as many columns as its words leave room for, and wrapped where
+    they are wider than the figure."""
+    handles = handles or [handle for axes in figure.axes for handle in axes.get_legend_handles_labels()[0]]
+    room, key = figure.get_figwidth() - 0.2, 0.6  # inches, and what the mark of a label takes
+    labels = ["\n".join(wrapped(handle.get_label(), room - key, 8)) for handle in handles]
+    widest = max(len(line) for label in labels for line in label.split("\n")) * 8 / 117 + key
+    columns = max(1, min(most, len(labels), int(room / widest)))
+    rows = [labels[k::columns] for k in range(columns)]
+    lines = max(sum(label.count("\n") + 1 for label in column) for column in rows)
+    figure.set_figheight(figure.get_figheight() + 0.16 * lines)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def grid_shape(count: int, across: int) -> tuple[int, int]:
