@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bitfreeze import diagonal_fisher
 from bitfreeze.nets import ActorCritic, build_network
 
 SHAPE = (4, 84, 84)
@@ -54,3 +55,23 @@ def test_both_outputs_are_those_of_the_layers_one_by_one():
 def test_observations_that_do_not_fit_are_refused(kind, shape):
     with pytest.raises(ValueError, match=r"observations of shape \[.*: (for vectors )?use"):
         build(kind, shape)
+
+
+def test_the_fisher_of_the_policy_is_that_of_one_picture_at_a_time():
+    """E over actions of the squared gradient of log pi(a | s), by autograd in float64: critics have no part in it."""
+    net = build("small", actions=(5, 3))
+    for head in net.heads:
+        torch.nn.init.normal_(head.weight, std=0.1)  # a policy that is not undecided
+    x = torch.randint(256, (6, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    found = diagonal_fisher(net, x.split(4), lambda x: net(x, 0), labels="exact")
+    expected = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    for row in x:
+        log_p = net(row[None], 0).double().log_softmax(1)[0]
+        for k in range(5):
+            gradients = torch.autograd.grad(log_p[k], net.parameters(), retain_graph=True, allow_unused=True)
+            for name, gradient in zip(expected, gradients, strict=True):
+                if gradient is not None:
+                    expected[name] += log_p[k].exp().item() * gradient.square() / 6
+    for name, truth in expected.items():
+        assert bool(truth.any()) == name.startswith(("backbone", "heads.0"))
+        torch.testing.assert_close(found[name], truth, rtol=1e-3, atol=1e-5 * truth.max().item())

@@ -59,6 +59,25 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     ours.close()
 
 
+def test_games_that_have_fire_begin_with_it():
+    """All of the six but KungFuMaster, which has no action that is FIRE alone, and those where it changes nothing."""
+    from ale_py.vector_env import AtariVectorEnv
+
+    changed = {}
+    for name in ATARI6:
+        ours = World(name).make(8)
+        seen = ours.reset(seed=3)
+        for fire in (True, False):
+            other = AtariVectorEnv(rom_of(name), 8, use_fire_reset=fire, noop_max=30, num_threads=1)
+            changed[name, fire] = not np.array_equal(other.reset(seed=3)[0], seen)
+            other.close()
+        ours.close()
+    assert not any(changed[name, True] for name in ATARI6)
+    begun_otherwise = {name for name in ATARI6 if changed[name, False]}
+    assert {"ALE/Boxing-v5", "ALE/Jamesbond-v5", "ALE/Riverraid-v5"} <= begun_otherwise
+    assert "ALE/KungFuMaster-v5" not in begun_otherwise
+
+
 def test_a_game_that_is_over_begins_anew_within_the_step():
     """Three lives again, zeros in place of the old game's frames, and nothing of it ends the new game's episode."""
     ours = World("ALE/SpaceInvaders-v5").make(1)

@@ -9,6 +9,7 @@ import torch
 from bitfreeze.methods import make_method
 from bitfreeze.nets import build_network
 from bitfreeze.rl import PPO, Settings, Step, by_policy, game_scores
+from bitfreeze.rl import ppo as ppo_module
 from bitfreeze.rl.environments import World
 from bitfreeze.rl.ppo import Samples, _empty_observations, _rows, ppo_loss
 from bitfreeze.streams import Task
@@ -132,6 +133,35 @@ def test_the_first_minibatch_has_a_ratio_of_one():
     only_policy = Settings(value_weight=0.0, entropy_weight=0.0)
     loss, _ = ppo_loss(logits, value, flat, spread, flat.value, only_policy)
     assert loss.item() == pytest.approx(-spread.mean().item(), abs=1e-6)
+
+
+def test_each_epoch_learns_from_every_step_once_in_an_order_of_its_own(monkeypatch):
+    method, tasks, _ = prepare()
+    runner = PPO(method, tasks[0], Walk(4), TINY, 1)
+    runner._begin_games()
+    samples, _ = runner.play()
+    samples = replace(samples, x=torch.arange(32.0).reshape(8, 4, 1).expand(8, 4, 2))  # steps that can be told apart
+    given = []
+
+    def loss(logits, value, part, advantage, target, settings):
+        given.append((part.x[:, 0].long(), part, advantage, target))
+        return ppo_loss(logits, value, part, advantage, target, settings)
+
+    monkeypatch.setattr(ppo_module, "ppo_loss", loss)
+    runner.learn(samples)
+    assert len(given) == TINY.epochs * TINY.minibatches
+    orders = [torch.cat([rows for rows, *_ in given[k : k + 2]]) for k in (0, 2)]
+    assert all(torch.equal(order.sort().values, torch.arange(32)) for order in orders)
+    assert not torch.equal(orders[0], torch.arange(32))
+    assert not torch.equal(orders[0], orders[1])
+    advantage, value = samples.advantage.flatten(), samples.value.flatten()
+    spread = (advantage - advantage.mean()) / (advantage.std() + 1e-5)  # over the whole batch, not a minibatch
+    for rows, part, shown, target in given:
+        torch.testing.assert_close(shown, spread[rows])
+        torch.testing.assert_close(target, (advantage + value)[rows])  # what the critic should have said
+        assert torch.equal(part.action, samples.action.flatten()[rows])
+        assert torch.equal(part.log_p, samples.log_p.flatten()[rows])
+    assert runner.optimizer.defaults["eps"] == TINY.adam_eps
 
 
 def test_the_learning_rate_falls_in_a_line_to_zero():

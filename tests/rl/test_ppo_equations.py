@@ -31,6 +31,24 @@ def test_advantages_at_lambda_zero_are_errors_of_one_step(seed):
     torch.testing.assert_close(advantages(reward, value, after, alive, 0.9, 0.0), expected)
 
 
+@given(st.integers(0, 10**6), st.sampled_from([0.3, 0.5, 0.95]))
+def test_advantages_between_are_the_sum_of_discounted_errors(seed, decay):
+    """A_t = sum over k of (gamma lambda)^k delta_{t+k}, as far as the episode goes."""
+    random = torch.Generator().manual_seed(seed)
+    reward, value = (torch.randn(7, 3, generator=random) for _ in range(2))
+    after, alive = torch.randn(3, generator=random), (torch.rand(7, 3, generator=random) > 0.3).float()
+    errors = reward + 0.9 * alive * torch.cat([value[1:], after[None]]) - value
+    expected = torch.zeros(7, 3)
+    for n in range(3):
+        for t in range(7):
+            for k in range(7 - t):
+                expected[t, n] += (0.9 * decay) ** k * errors[t + k, n]
+                if not alive[t + k, n]:
+                    break
+    found = advantages(reward, value, after, alive, 0.9, decay)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("clip_value", [True, False])
 def test_the_loss_is_that_of_the_paper_sample_by_sample(clip_value):
     settings = Settings(clip=0.2, clip_value=clip_value, value_weight=0.7, entropy_weight=0.03)
