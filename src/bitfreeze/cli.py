@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import warnings
 from typing import Annotated
 
 from .missing import install
@@ -41,6 +42,7 @@ Command = (
 def main() -> None:
     """The entry point of `bitfreeze`. Errors that a user can mend are one sentence, and so is Ctrl-C."""
     try:
+        warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # not where in the code
         _require_each_once(sys.argv[1:])
         command = tyro.cli(Command, prog="bitfreeze", description="Continual learning with BLIP.")
         load_plugins()

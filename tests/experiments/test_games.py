@@ -251,6 +251,8 @@ def test_runs_of_other_games_stand_in_the_same_table(tmp_path):
     assert to_page(from_csv(to_csv(rows)), "control") == to_page(rows, "control")
     blip, _ = summarise(from_csv(to_csv(rows)), "control")
     assert blip.rows[0]["reward"] == pytest.approx(2 / 10 + 10 / 15)
+    columns = list(blip.cells())
+    assert columns[columns.index("games learned") + 1 : columns.index("capacity used")] == ["A", "C", "B"]
 
 
 @pytest.mark.parametrize("damage", ["a result without its best scores", "no names of games"])

@@ -98,7 +98,7 @@ def test_what_a_run_that_finished_warned_of_is_shown_below_its_line(tmp_path, mo
     with pytest.warns(UserWarning, match="run out of free bits") as caught:
         run(config, tmp_path / "alone")
     (outcome,) = sweep([config], Local(), SweepLines())
-    assert outcome.warnings == tuple(dict.fromkeys(f"UserWarning: {warning.message}" for warning in caught))
+    assert outcome.warnings == tuple(dict.fromkeys(f"warning: {warning.message}" for warning in caught))
     shown = capsys.readouterr().out.splitlines()
     assert shown == [f"{config.title}: done", *(f"  {warning}" for warning in outcome.warnings)]
 

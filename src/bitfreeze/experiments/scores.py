@@ -77,10 +77,11 @@ class ScoreLine:
     method: str
     variant: str
     rows: list[Row]
+    tasks: list[str]  # of all methods in the table
     difference: tuple[float, float] | None
 
     def cells(self) -> dict[str, str]:
-        scores = {task: self._spread(f"score {task}", ".1f") for task in tasks_of(self.rows)}
+        scores = {task: self._spread(f"score {task}", ".1f") for task in self.tasks}
         return {
             "method": self.method,
             "variant": self.variant,

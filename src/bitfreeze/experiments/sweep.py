@@ -65,7 +65,7 @@ def _change(name: str, value: str, base: Config) -> str:
     if not isinstance(given, int | float) or isinstance(given, bool):
         raise ValueError(
             f"{name} is {'none' if given is None else given} in the preset of {base.method}, which {value} cannot "
-            "multiply: give values, or a variant that sets it, such as blip:released for method.prior"
+            f"multiply: give values, or set it for all (--set {name}=...)"
         )
     product = float(times) * given
     whole = isinstance(given, int) and product.is_integer()

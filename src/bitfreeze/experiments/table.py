@@ -21,6 +21,8 @@ PREFACE = """\
 Accuracy in percent on samples that are kept for testing, mean ± standard deviation over seeds. ACC: after the last
 task. BWT: its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned.
 Intransigence: how much less that is than joint training's. Seconds: wall time on one core, other work beside it.
+Seeds are of training: the order of tasks and the samples held out are those of stream.seed, which is 0 throughout where
+the variant does not say otherwise.
 """
 
 Runs = dict[int, Row]  # by seed
@@ -88,8 +90,10 @@ def _is_the_papers_stream(key: "Key") -> bool:
 
 def _scores(rows: list[Row], stream: str, against: str) -> list[ScoreLine]:
     groups, bases = _groups(scores.with_reward(rows), against)
+    tasks = scores.tasks_of(rows)
     return [
-        ScoreLine(*key, list(runs.values()), _paired(runs, bases.get(key), "reward")) for key, runs in groups.items()
+        ScoreLine(*key, list(runs.values()), tasks, _paired(runs, bases.get(key), "reward"))
+        for key, runs in groups.items()
     ]
 
 

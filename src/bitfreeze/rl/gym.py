@@ -1,5 +1,6 @@
 """Gymnasium environments by id, with observations that are vectors and a choice of actions; and variants of them."""
 
+import os
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -26,6 +27,8 @@ class GymEnvironments:
         identity, _, query = name.partition("?")
         changes = dict(parse_qsl(query, keep_blank_values=True))
         given: dict[str, Any] = {"render_mode": "rgb_array"} if pictures else {}
+        if pictures:
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory: no screen is needed
 
         def make() -> gymnasium.Env[Any, Any]:
             try:

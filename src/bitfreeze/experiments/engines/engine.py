@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from ..config import Config
 
 Job = TypeVar("Job")
-WARNING = re.compile(r"^.+:\d+: (\w+: .+)$", re.MULTILINE)  # as Python prints them: file:line: Category: text
+WARNING = re.compile(r"^(warning: .+)$", re.MULTILINE)  # as the command line prints them
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,10 @@ def _groups(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     if not found:
         raise ValueError(f"{what} needs runs of games that have been evaluated: none of these has")
     if len({(*run.tasks, _steps_a_task(run)) for group in found.values() for run in group}) > 1:
-        raise ValueError(f"{what} is of runs with the same games and steps, which these have not: choose by --only")
+        raise ValueError(
+            f"{what} is of runs with the same games and steps, which these have not: name the runs, or choose by "
+            "--only and --without"
+        )
     return found
 
 
