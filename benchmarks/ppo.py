@@ -50,7 +50,7 @@ class ForSB3(VecEnv):
     def __init__(self, environments: Environments) -> None:
         self.environments = environments
         seen = gymnasium.spaces.Box(0, 255, environments.shape, np.uint8)
-        super().__init__(environments.count, seen, gymnasium.spaces.Discrete(environments.actions))
+        super().__init__(environments.count, seen, gymnasium.spaces.Discrete(environments.actions.outputs))
 
     def reset(self) -> np.ndarray:
         return self.environments.reset(0)
@@ -84,8 +84,8 @@ class ForSB3(VecEnv):
 def our_agent(kind: str, settings: Settings, world: World) -> PPO:
     torch.manual_seed(0)
     environments = world.make(settings.copies)
-    task, method = Task(0, GAME, environments.actions), make_method("ft", {})
-    method.build(build_network({"kind": kind}, environments.shape, [environments.actions]), (task,))
+    task, method = Task(0, GAME, environments.actions.outputs), make_method("ft", {})
+    method.build(build_network({"kind": kind}, environments.shape, [environments.actions.outputs]), (task,))
     return PPO(method, task, environments, settings, 0)
 
 

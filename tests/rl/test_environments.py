@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from bitfreeze.rl import World, at_random, derived_seed, game_scores
+from bitfreeze.rl.actions import Choice, Numbers
 from bitfreeze.rl.games import ATARI6, games
 
 pytest.importorskip("ale_py", reason="needs the extra 'atari'")
@@ -17,7 +18,7 @@ def play(environments, steps: int, seed: int = 3):
     random = np.random.default_rng(0)
     yield environments.reset(seed), None, None
     for _ in range(steps):
-        actions = random.integers(environments.actions, size=environments.count)
+        actions = environments.actions.at_random(environments.count, random)
         step = environments.step(actions)
         yield step.seen, step, actions
 
@@ -175,10 +176,10 @@ def test_an_unknown_game_is_refused():
 def test_games_are_whole_and_each_copy_counts_once():
     """CartPole at random: a score is the length of its game, and longer games are not left out."""
     world = World("CartPole-v1")
-    scores = game_scores(world, at_random(2, 0), 20, 500, seed=1)
-    assert scores == game_scores(world, at_random(2, 0), 20, 500, seed=1)
+    scores = game_scores(world, at_random(Choice(2), 0), 20, 500, seed=1)
+    assert scores == game_scores(world, at_random(Choice(2), 0), 20, 500, seed=1)
     assert max(scores) > 2 * min(scores)
-    limited = game_scores(world, at_random(2, 0), 20, 12, seed=1)
+    limited = game_scores(world, at_random(Choice(2), 0), 20, 12, seed=1)
     assert max(limited) == 12
     assert [min(score, 12) for score in scores[:1]] == limited[:1]
 
@@ -310,13 +311,55 @@ def test_actions_may_begin_elsewhere_and_what_is_no_number_is_refused(monkeypatc
         (["CartPole-v1?np_random_seed=3"], "changes 'np_random_seed', which that environment does not let be set"),
         (["CartPole-v1?gravty=2"], "changes 'gravty', which is no number of that environment"),
         (["CartPole-v1?gravity=much"], "gravity=much in .* is no number"),
-        (["Pendulum-v1"], "only vectors and a choice among actions"),
+        (["Blackjack-v1"], "only vectors or numbered states, and a choice among actions or an array of numbers"),
         (["CartPole-v1", "ALE/Boxing-v5"], "pictures and vectors cannot share a network"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_a_sentence(names, sentence):
     with pytest.raises(ValueError, match=sentence):
         games("control", names)
+
+
+class Pushing(gymnasium.Env):
+    """Shows what was done to it."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,))
+    action_space = gymnasium.spaces.Box(
+        np.float32([[-2, 1], [-np.inf, 0]]), np.float32([[2, 5], [np.inf, np.inf]]), dtype=np.float32
+    )
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return action.flatten(), 0.0, False, False, {}
+
+
+def test_numbers_go_to_their_bounds_and_no_further(monkeypatch):
+    monkeypatch.setitem(gymnasium.registry, "Pushing-v0", gymnasium.envs.registration.EnvSpec("Pushing-v0", Pushing))
+    for name, sign in (("Pushing-v0", 1), ("Pushing-v0?reverse=1", -1)):
+        environments = World(name).make(2)
+        environments.reset(0)
+        done = sign * np.array([[-1, 0, 0.5, 3], [0.5, 9, -7, -2]], np.float32)
+        # -2 to 2, 1 to 5, any number, 0 and more
+        assert environments.step(done).seen.tolist() == [[-2, 3, 0.5, 3], [1, 5, -7, 0]]
+        assert environments.actions == Numbers(4)
+        environments.close()
+
+
+def test_numbered_states_are_seen_as_one_of_so_many():
+    environments = World("FrozenLake-v1?permute=1").make(3)
+    order = np.random.RandomState(1).permutation(16)
+    seen = environments.reset(0)
+    assert environments.shape == (16,)
+    assert environments.actions == Choice(4)
+    assert seen[:, order.tolist().index(0)].tolist() == [1, 1, 1]
+    for _ in range(30):
+        seen = environments.step(environments.actions.at_random(3, np.random.default_rng(0))).seen
+        assert (seen.sum(1) == 1).all()
+        assert set(seen.flatten()) == {0, 1}
+    environments.close()
 
 
 def test_seeds_for_different_purposes_are_apart():

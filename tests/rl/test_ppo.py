@@ -10,6 +10,7 @@ from bitfreeze.methods import make_method
 from bitfreeze.nets import build_network
 from bitfreeze.rl import PPO, Settings, Step, by_policy, game_scores
 from bitfreeze.rl import ppo as ppo_module
+from bitfreeze.rl.actions import Choice
 from bitfreeze.rl.environments import World
 from bitfreeze.rl.ppo import Samples, _empty_observations, _rows, ppo_loss
 from bitfreeze.streams import Task
@@ -23,7 +24,7 @@ TINY = Settings(
 class Walk:
     """A world small enough to be known: a place on a line, 1 a step to the right; over at 5, cut after 7 steps."""
 
-    shape, actions, dtype = (2,), 2, np.dtype(np.float32)
+    shape, actions, dtype = (2,), Choice(2), np.dtype(np.float32)
 
     def __init__(self, count: int, score: float = 1.0) -> None:
         self.count, self.score = count, score
@@ -131,7 +132,7 @@ def test_the_first_minibatch_has_a_ratio_of_one():
     torch.testing.assert_close(value, flat.value)
     spread = torch.randn(32)
     only_policy = Settings(value_weight=0.0, entropy_weight=0.0)
-    loss, _ = ppo_loss(logits, value, flat, spread, flat.value, only_policy)
+    loss = ppo_loss(chosen, torch.zeros(()), value, flat, spread, flat.value, only_policy)
     assert loss.item() == pytest.approx(-spread.mean().item(), abs=1e-6)
 
 
@@ -143,9 +144,9 @@ def test_each_epoch_learns_from_every_step_once_in_an_order_of_its_own(monkeypat
     samples = replace(samples, x=torch.arange(32.0).reshape(8, 4, 1).expand(8, 4, 2))  # steps that can be told apart
     given = []
 
-    def loss(logits, value, part, advantage, target, settings):
+    def loss(log_p, entropy, value, part, advantage, target, settings):
         given.append((part.x[:, 0].long(), part, advantage, target))
-        return ppo_loss(logits, value, part, advantage, target, settings)
+        return ppo_loss(log_p, entropy, value, part, advantage, target, settings)
 
     monkeypatch.setattr(ppo_module, "ppo_loss", loss)
     runner.learn(samples)
@@ -227,9 +228,9 @@ def test_actions_are_drawn_as_the_policy_has_them_or_the_likeliest_is_taken():
     seen = np.repeat(np.array([[0.4, 0.1]], np.float32), 20_000, 0)
     with torch.no_grad():
         first = method.logits(torch.from_numpy(seen[:1]), tasks[0]).softmax(1)[0, 0].item()
-    drawn = by_policy(method, tasks[0], False, 5)(seen)
+    drawn = by_policy(method, tasks[0], Choice(2), False, 5)(seen)
     assert (drawn == 0).mean() == pytest.approx(first, abs=4 * (first * (1 - first) / len(seen)) ** 0.5)
-    assert set(by_policy(method, tasks[0], True, 5)(seen)) == {int(first < 0.5)}
+    assert set(by_policy(method, tasks[0], Choice(2), True, 5)(seen)) == {int(first < 0.5)}
 
 
 def test_a_game_whose_time_is_up_counts_what_was_still_to_come():
@@ -377,5 +378,5 @@ def test_cartpole_is_solved():
     method.build(build_network(config.network, (4,), [2]), (task,))
     for _ in PPO(method, task, environments, settings, 0).updates():
         pass
-    scores = game_scores(world, by_policy(method, task, True, 0), 50, 500, 12345)
+    scores = game_scores(world, by_policy(method, task, Choice(2), True, 0), 50, 500, 12345)
     assert np.mean(scores) > 475

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitfreeze.rl import Settings
+from bitfreeze.rl.actions import Choice
 from bitfreeze.rl.ppo import Samples, advantages, ppo_loss
 
 
@@ -68,7 +69,9 @@ def test_the_loss_is_that_of_the_paper_sample_by_sample(clip_value):
         expected += 0.7 * 0.5 * (max(errors) if clip_value else errors[0])
         entropy -= (p * p.log()).sum().item()
     samples = Samples(torch.zeros(50, 1), action, log_p, before, torch.zeros(50))
-    loss, measured = ppo_loss(logits, value, samples, advantage, target, settings)
+    actions = Choice(3)
+    measured = actions.entropy(logits).mean()
+    loss = ppo_loss(actions.log_prob(logits, action), measured, value, samples, advantage, target, settings)
     assert loss.item() == pytest.approx((expected - 0.03 * entropy) / 50, rel=1e-4)
     assert measured.item() == pytest.approx(entropy / 50, rel=1e-4)
 
@@ -81,6 +84,7 @@ def test_nothing_pulls_a_probability_beyond_its_bounds(ratio, advantage, moves):
     log_p = torch.tensor([0.5 / ratio]).log()
     samples = Samples(torch.zeros(1, 1), torch.tensor([0]), log_p, torch.zeros(1), torch.zeros(1))
     settings = Settings(clip=0.1, value_weight=0.0, entropy_weight=0.0)
-    loss, _ = ppo_loss(logits, torch.zeros(1), samples, torch.tensor([float(advantage)]), torch.zeros(1), settings)
+    chosen, zero = Choice(2).log_prob(logits, samples.action), torch.zeros(1)
+    loss = ppo_loss(chosen, zero.sum(), zero, samples, torch.tensor([float(advantage)]), zero, settings)
     loss.backward()
     assert bool(logits.grad.any()) == moves

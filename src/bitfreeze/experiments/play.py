@@ -43,7 +43,7 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     except RuntimeError:
         raise RunDamaged(f"the weights in {folder.path} are those of another network: do the run again") from None
     chosen = games.tasks[task - 1]
-    choose = by_policy(method, chosen, config.settings.greedy, seed)
+    choose = by_policy(method, chosen, games.actions[task - 1], config.settings.greedy, seed)
     environments = games.worlds[task - 1].make(1, pictures=True)
     seen, score = environments.reset(derived_seed(config.seed, 3, seed)), 0.0
     picture, over = environments.picture(), False

@@ -79,7 +79,7 @@ class ReinforcementRun(Run):
 
     def _play_at_random(self, task: Task) -> None:
         started, seed = time.monotonic(), derived_seed(self.config.seed, RANDOM, task.index)
-        choose, games = at_random(task.classes, seed), self.settings.final_games
+        choose, games = at_random(self.games.actions[task.index], seed), self.settings.final_games
         self.random.append(game_scores(self.games.worlds[task.index], choose, games, self.settings.game_steps, seed))
         self.evaluation_seconds += time.monotonic() - started
         self.folder.event("random", task=task.index, score=mean(self.random[-1]), scores=self.random[-1])
@@ -87,7 +87,7 @@ class ReinforcementRun(Run):
     def _play(self, task: Task, games: int) -> list[float]:
         """The scores of the same games each time it is asked: what differs is the agent."""
         seed = derived_seed(self.config.seed, PLAYED, task.index)
-        choose = by_policy(self.method, task, self.settings.greedy, seed)
+        choose = by_policy(self.method, task, self.games.actions[task.index], self.settings.greedy, seed)
         return game_scores(self.games.worlds[task.index], choose, games, self.settings.game_steps, seed)
 
     def _evaluate_all(self, tasks: Sequence[Task], games: int) -> tuple[list[list[float]], float]:

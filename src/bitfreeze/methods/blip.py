@@ -97,7 +97,7 @@ class BitLevelInformationPreserving(Method):
     def end_task(self, task: Task, data: TaskData) -> None:
         self.fisher_before = self._accumulated_fisher()
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-        self.last_report = self.blip.consolidate(batches, lambda x: self.logits(x, task), labels=self.labels)
+        self.last_report = self.blip.consolidate(batches, lambda x: self.likelihood(x, task), labels=self.labels)
         if self.held_levels is not None:
             self.net.eval()
             batches = fisher_batches(data.train, self.samples, self.fisher_batch)

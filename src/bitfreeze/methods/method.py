@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from ..distributed import world
+from ..likelihoods import Likelihood
 from ..nets import MultiHead
 from ..options import option
 from ..streams import Split, Task, TaskData
@@ -111,6 +112,10 @@ class Method:
     def logits(self, x: Tensor, task: Task) -> Tensor:
         scores: Tensor = self.net(x, task.index)
         return scores
+
+    def likelihood(self, x: Tensor, task: Task) -> Likelihood:
+        """Of a sample's label, for the Fisher."""
+        return task.likelihood(self.logits(x, task))
 
     def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
         """One step of training; returns its loss."""

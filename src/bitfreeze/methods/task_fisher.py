@@ -17,7 +17,7 @@ def task_fisher(
 ) -> dict[str, Tensor]:
     """The diagonal Fisher of the whole network, heads too, at its weights as they are; 0 for the other tasks' heads."""
     batches = fisher_batches(data.train, samples, batch)
-    return diagonal_fisher(method.net, batches, lambda x: method.logits(x, task), labels=labels)
+    return diagonal_fisher(method.net, batches, lambda x: method.likelihood(x, task), labels=labels)
 
 
 def fisher_batches(split: Split, samples: int | None, batch: int) -> Iterator[tuple[Tensor, Tensor]]:

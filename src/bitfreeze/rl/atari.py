@@ -9,6 +9,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from .actions import Actions, Choice
 from .environments import Flags, Step
 
 STACK = 4
@@ -34,7 +35,8 @@ class AtariEnvironments:
         colours: dict[str, Any] = {"grayscale": False, "img_height": 210, "img_width": 160, "stack_num": 1}
         self.twin = AtariVectorEnv(game, **options, **colours) if pictures else None
         assert isinstance(self.games.single_action_space, Discrete)
-        self.count, self.actions = count, int(self.games.single_action_space.n)
+        self.count = count
+        self.actions: Actions = Choice(int(self.games.single_action_space.n))
         self.shape: tuple[int, ...] = (STACK, 84, 84)
         self.dtype: np.dtype[Any] = np.dtype(np.uint8)
 
@@ -46,7 +48,7 @@ class AtariEnvironments:
             self.colours = self.twin.reset(seed=seed)[0]
         return np.array(seen)
 
-    def step(self, actions: NDArray[np.int64]) -> Step:
+    def step(self, actions: NDArray[Any]) -> Step:
         seen, reward, terminated, truncated, info = self.games.step(actions)
         if self.twin is not None:
             self.colours = self.twin.step(actions)[0]

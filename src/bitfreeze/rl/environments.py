@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..missing import install
+from .actions import Actions
 
 Flags = NDArray[np.bool_]
 
@@ -26,17 +27,17 @@ class Step:
 
 
 class Environments(Protocol):
-    """``count`` copies of one environment with ``actions`` actions."""
+    """``count`` copies of one environment."""
 
     count: int
-    actions: int
+    actions: Actions
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def reset(self, seed: int) -> NDArray[Any]:
         """Begin a game in every copy; the same seed begins the same games."""
 
-    def step(self, actions: NDArray[np.int64]) -> Step: ...
+    def step(self, actions: NDArray[Any]) -> Step: ...
 
     def picture(self) -> NDArray[np.uint8]:
         """The first copy as a picture in colours; only if it was made with ``pictures``."""

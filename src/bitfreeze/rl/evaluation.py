@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..methods import Method
 from ..streams import Task
+from .actions import Actions
 from .environments import World
 
-Choose = Callable[[NDArray[Any]], NDArray[np.int64]]  # from what is seen to actions
+Choose = Callable[[NDArray[Any]], NDArray[Any]]  # from what is seen to actions
 
 
 def game_scores(world: World, choose: Choose, games: int, limit: int, seed: int) -> list[float]:
@@ -23,7 +23,7 @@ def game_scores(world: World, choose: Choose, games: int, limit: int, seed: int)
     environments = world.make(games, threads=torch.get_num_threads())
     seen = environments.reset(seed)
     scores, playing = np.zeros(games), np.ones(games, dtype=np.bool_)
-    actions = np.zeros(games, dtype=np.int64)
+    actions = environments.actions.empty(games).numpy()
     for _ in range(limit):
         actions[playing] = choose(seen[playing])
         step = environments.step(actions)
@@ -36,20 +36,19 @@ def game_scores(world: World, choose: Choose, games: int, limit: int, seed: int)
     return [float(score) for score in scores]
 
 
-def by_policy(method: Method, task: Task, greedy: bool, seed: int) -> Choose:
+def by_policy(method: Method, task: Task, actions: Actions, greedy: bool, seed: int) -> Choose:
     """The likeliest action, or one drawn."""
     random = torch.Generator().manual_seed(seed)
 
     @torch.no_grad()
-    def choose(seen: NDArray[Any]) -> NDArray[np.int64]:
-        logits = method.logits(torch.from_numpy(seen), task)
-        chosen: Tensor = logits.argmax(1) if greedy else torch.multinomial(logits.softmax(1), 1, generator=random)[:, 0]
-        return chosen.numpy()
+    def choose(seen: NDArray[Any]) -> NDArray[Any]:
+        outputs = method.logits(torch.from_numpy(seen), task)
+        return (actions.likeliest(outputs) if greedy else actions.draw(outputs, random)).numpy()
 
     return choose
 
 
-def at_random(actions: int, seed: int) -> Choose:
+def at_random(actions: Actions, seed: int) -> Choose:
     """Any action, each as likely: what learning is measured against."""
     random = np.random.default_rng(seed)
-    return lambda seen: random.integers(actions, size=len(seen))
+    return lambda seen: actions.at_random(len(seen), random)

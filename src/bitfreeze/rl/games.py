@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..streams import Task, register_stream, streams
+from .actions import Actions
 from .environments import World
 
 ATARI6 = tuple(
@@ -26,6 +27,7 @@ class Games:
     shape: tuple[int, ...]
     tasks: tuple[Task, ...]
     worlds: tuple[World, ...]
+    actions: tuple[Actions, ...]
 
 
 def games(name: str, envs: Sequence[str]) -> Games:
@@ -39,8 +41,10 @@ def games(name: str, envs: Sequence[str]) -> Games:
     if len({len(shape) for shape in shapes}) > 1:
         raise ValueError(f"pictures and vectors cannot share a network: {', '.join(envs)} have shapes {sorted(shapes)}")
     shape = max(shapes)
-    tasks = tuple(Task(k, _name(envs, k), one.actions) for k, one in enumerate(alone))
-    return Games(name, shape, tasks, tuple(World(env, shape[0] if len(shape) == 1 else 0) for env in envs))
+    actions = tuple(one.actions for one in alone)
+    tasks = tuple(Task(k, _name(envs, k), mine.outputs, mine.likelihood) for k, mine in enumerate(actions))
+    worlds = tuple(World(env, shape[0] if len(shape) == 1 else 0) for env in envs)
+    return Games(name, shape, tasks, worlds, actions)
 
 
 def _name(envs: Sequence[str], place: int) -> str:

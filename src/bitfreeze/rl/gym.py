@@ -1,8 +1,8 @@
-"""Gymnasium environments by id, with observations that are vectors and a choice of actions; and variants of them."""
+"""Gymnasium environments by id, and variants of them: what is seen is a vector, or one of so many states."""
 
 import os
 from collections.abc import Callable
-from math import isfinite
+from math import isfinite, prod
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -12,6 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
+from .actions import Actions, Choice, Numbers
 from .environments import Step
 
 
@@ -41,13 +42,16 @@ class GymEnvironments:
 
         self.envs = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.SAME_STEP)
         seen, chosen = self.envs.single_observation_space, self.envs.single_action_space
-        if not isinstance(seen, Box) or len(seen.shape) != 1 or not isinstance(chosen, Discrete):
+        vectors = isinstance(seen, Box) and len(seen.shape) == 1
+        if not (vectors or isinstance(seen, Discrete)) or not isinstance(chosen, Discrete | Box):
             raise ValueError(
-                f"{identity} has observations {seen} and actions {chosen}: only vectors and a choice among actions can "
-                "be used here"
+                f"{identity} has observations {seen} and actions {chosen}: only vectors or numbered states, and a "
+                "choice among actions or an array of numbers, can be used here"
             )
-        size, self.count, self.name = seen.shape[0], count, name
-        self.actions, self.first_action = int(chosen.n), int(chosen.start)
+        self.states = seen if isinstance(seen, Discrete) else None
+        self.chosen, self.count, self.name = chosen, count, name
+        self.actions: Actions = Choice(int(chosen.n)) if isinstance(chosen, Discrete) else Numbers(prod(chosen.shape))
+        size = int(seen.n) if isinstance(seen, Discrete) else seen.shape[0]  # type: ignore[index]
         self.shape: tuple[int, ...] = (max(size, width),)
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         order = np.arange(size)
@@ -59,9 +63,8 @@ class GymEnvironments:
     def reset(self, seed: int) -> NDArray[Any]:
         return self._seen(self.envs.reset(seed=seed)[0])
 
-    def step(self, actions: NDArray[np.int64]) -> Step:
-        chosen = self.actions - 1 - actions if self.reverse else actions
-        seen, reward, terminated, truncated, info = self.envs.step(chosen + self.first_action)
+    def step(self, actions: NDArray[Any]) -> Step:
+        seen, reward, terminated, truncated, info = self.envs.step(self._for_the_environment(actions))
         if not np.isfinite(reward).all():
             raise ValueError(f"{self.name} has rewards that are not finite")
         over, cut = terminated | truncated, truncated & ~terminated
@@ -73,7 +76,21 @@ class GymEnvironments:
                 last[row] = self._seen(info["final_obs"][row][None])[0]
         return Step(now, reward.astype(np.float32), over, over, cut, last)
 
+    def _for_the_environment(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """As it counts its actions, or within its bounds: those are at -1 and 1 here."""
+        if isinstance(self.chosen, Discrete):
+            last, first = int(self.chosen.n) - 1, int(self.chosen.start)
+            return first + (last - actions if self.reverse else actions)
+        low, high = self.chosen.low, self.chosen.high
+        numbers = (-actions if self.reverse else actions).reshape(-1, *self.chosen.shape)
+        bounded = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(invalid="ignore"):  # of bounds that are infinite, which are not taken
+            within = low + (numbers.clip(-1, 1) + 1) / 2 * (high - low)
+        return np.where(bounded, within, numbers.clip(low, high)).astype(self.chosen.dtype)
+
     def _seen(self, raw: NDArray[Any]) -> NDArray[Any]:
+        if self.states is not None:
+            raw = np.eye(int(self.states.n))[raw - self.states.start]
         result = np.zeros((len(raw), *self.shape), self.dtype)
         result[:, : raw.shape[1]] = self.sign * raw[:, self.order]
         if not np.isfinite(result).all():

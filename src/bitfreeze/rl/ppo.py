@@ -134,7 +134,7 @@ class PPO:
         self.optimizer = Adam(method.trained(task), lr=settings.lr, eps=settings.adam_eps, fused=True)
         shape = (settings.rollout, environments.count)
         self.x = _empty_observations(shape, environments)
-        self.action = torch.zeros(shape, dtype=torch.int64)
+        self.action = environments.actions.empty(*shape)
         self.log_p, self.value, self.reward, self.alive = (torch.zeros(shape) for _ in range(4))
 
     def updates(self) -> Iterator[Update]:
@@ -168,13 +168,12 @@ class PPO:
     @torch.no_grad()
     def play(self) -> tuple[Samples, list[float]]:
         """A rollout with the policy as it is, and the scores of the games that ended in it."""
-        settings, finished = self.settings, []
+        settings, actions, finished = self.settings, self.environments.actions, []
         for t in range(settings.rollout):
             self.x[t].copy_(torch.from_numpy(self.now))
-            logits, self.value[t] = self.net.act(self.x[t], self.task.index)
-            every = logits.log_softmax(1)
-            self.action[t] = torch.multinomial(every.exp(), 1, generator=self.random).squeeze(1)
-            self.log_p[t] = every.gather(1, self.action[t].unsqueeze(1)).squeeze(1)
+            outputs, self.value[t] = self.net.act(self.x[t], self.task.index)
+            self.action[t] = actions.draw(outputs, self.random)
+            self.log_p[t] = actions.log_prob(outputs, self.action[t])
             step = self.environments.step(self.action[t].numpy())
             reward = torch.from_numpy(np.sign(step.reward) if settings.clip_rewards else step.reward)
             if step.cut.any():  # its time was up, but the world went on: the critic says what was still to come
@@ -195,13 +194,14 @@ class PPO:
         flat = Samples(*(getattr(samples, name).flatten(0, 1) for name in samples.__dataclass_fields__))
         spread = (flat.advantage - flat.advantage.mean()) / (flat.advantage.std() + 1e-5)
         target = flat.advantage + flat.value
-        total = torch.zeros(2)
+        total, actions = torch.zeros(2), self.environments.actions
         for _ in range(self.settings.epochs):
             order = torch.randperm(len(target), generator=self.random)
             for rows in order.tensor_split(self.settings.minibatches):
                 part = flat.rows(rows)
-                logits, value = self.net.act(part.x, self.task.index)
-                loss, entropy = ppo_loss(logits, value, part, spread[rows], target[rows], self.settings)
+                outputs, value = self.net.act(part.x, self.task.index)
+                log_p, entropy = actions.log_prob(outputs, part.action), actions.entropy(outputs).mean()
+                loss = ppo_loss(log_p, entropy, value, part, spread[rows], target[rows], self.settings)
                 self.method.update(loss, self.task, [self.optimizer], clip=self.settings.max_grad_norm)
                 total += torch.stack([loss.detach(), entropy.detach()])
         loss_mean, entropy_mean = (total / (self.settings.epochs * self.settings.minibatches)).tolist()
@@ -221,7 +221,7 @@ class PPO:
     def _keep_states(self, samples: Samples) -> None:
         """Of as many last rollouts as hold the states that a method will be shown."""
         if (self.settings.updates - self.done) * self.settings.batch < self.settings.states:
-            self.states = self.states.extended(samples.x.flatten(0, 1).contiguous(), samples.action.flatten())
+            self.states = self.states.extended(samples.x.flatten(0, 1).contiguous(), samples.action.flatten(0, 1))
 
     def seen(self) -> TaskData:
         """The states for the end of the task, and the actions taken in them, in a random order."""
@@ -275,11 +275,16 @@ def advantages(reward: Tensor, value: Tensor, after: Tensor, alive: Tensor, gamm
 
 
 def ppo_loss(
-    logits: Tensor, value: Tensor, samples: Samples, advantage: Tensor, target: Tensor, settings: Settings
-) -> tuple[Tensor, Tensor]:
-    """Policy loss + weight * critic's loss - weight * entropy, and the entropy; ``advantage`` is normalised."""
-    every = logits.log_softmax(1)
-    log_p = every.gather(1, samples.action.unsqueeze(1)).squeeze(1)
+    log_p: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    samples: Samples,
+    advantage: Tensor,
+    target: Tensor,
+    settings: Settings,
+) -> Tensor:
+    """Policy loss + weight * critic's loss - weight * entropy, from what policy and critic say of the samples now;
+    ``advantage`` is normalised."""
     ratio = (log_p - samples.log_p).exp()
     bounded = ratio.clamp(1 - settings.clip, 1 + settings.clip)
     policy = -torch.min(ratio * advantage, bounded * advantage).mean()
@@ -287,5 +292,4 @@ def ppo_loss(
     if settings.clip_value:
         near = samples.value + (value - samples.value).clamp(-settings.clip, settings.clip)
         error = torch.max(error, (near - target).square())
-    entropy = -(every.exp() * every).sum(1).mean()
-    return policy + settings.value_weight * 0.5 * error.mean() - settings.entropy_weight * entropy, entropy
+    return policy + settings.value_weight * 0.5 * error.mean() - settings.entropy_weight * entropy

@@ -19,7 +19,7 @@ class States(Split):
     @classmethod
     def none(cls, environments: Environments) -> "States":
         kind = torch.uint8 if environments.dtype == "uint8" else torch.float32
-        return cls(torch.zeros(0, *environments.shape, dtype=kind), torch.zeros(0, dtype=torch.int64))
+        return cls(torch.zeros(0, *environments.shape, dtype=kind), environments.actions.empty(0))
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         return self.x[rows], self.y[rows]

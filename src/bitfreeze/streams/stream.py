@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..distributed import Ranks
+from ..likelihoods import Categorical, Likelihood
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,8 @@ class Task:
 
     index: int
     name: str
-    classes: int
+    classes: int  # outputs of its head
+    likelihood: Callable[[Tensor], Likelihood] = Categorical  # what these say of the labels
 
 
 @dataclass(frozen=True)
