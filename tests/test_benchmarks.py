@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from acl_codes import codes, network_of
 from convnets import our_alexnet, our_resnet18, plain_alexnet, plain_resnet18
+from held_layers import learn, prepared
 from interval_use import uses
 from logit_shift import shift, shifts
 from loop import bare_epochs, first_rows, new_network, our_epochs
@@ -167,6 +168,28 @@ def test_the_use_of_intervals_is_what_the_weights_of_each_task_say(rules: str, t
             assert frozen == pytest.approx(bits.mean())
             assert share == pytest.approx((abs(steps) > 2.0 ** (19 - bits)).mean(), abs=0.01)
     assert any(0 < share < 1 for layers in found for _, _, share in layers)
+
+
+def test_layers_are_held_within_the_intervals_that_they_had_before_the_game(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium", reason="needs the extra 'atari'")
+    changes = ["training.steps=2048", "training.evaluations=0", "training.final_games=2", "training.game_steps=5"]
+    run(make_config("control", "blip", changes=[*changes, "method.budget=0.4"]), tmp_path)
+    (stored,) = find_runs(tmp_path, [])
+    before = stored.folder.read_tensors("weights", 1)
+    for held, count in (("all", 4), ("linear", 4), ("convolutions", 0), ("none", 0)):
+        method, _, _ = prepared(stored, 3, held)
+        assert all(torch.equal(value, before[name]) for name, value in method.net.state_dict().items())
+        assert len(method.intervals) == count
+        for parameter, low, high in method.intervals:
+            inside = parameter.detach().clone()
+            assert bool(((low <= inside) & (inside <= high)).all())
+            with torch.no_grad():
+                parameter.add_(10.0)
+            method.after_step(method.net)
+            assert torch.equal(parameter.detach(), high)
+    played, training = learn(stored, 3, 2048, "all")
+    assert len(played) == 2
+    assert training
 
 
 def test_a_constant_shift_of_logits_is_taken_back_and_nothing_else_is() -> None:

@@ -30,7 +30,7 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     require_known("stream", saved["stream"], streams)
     if streams[saved["stream"]].trainer != "reinforcement":
         raise ValueError(f"{folder.path} is no run of games: there is nothing to play")
-    config = _as_it_was(saved)
+    config = as_it_was(saved)
     games = make_games(config.stream, **config.stream_options)
     for what, number in (("task", task), ("after", after)):
         if not 1 <= number <= len(games.tasks):
@@ -58,7 +58,7 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     return score
 
 
-def _as_it_was(saved: dict[str, Any]) -> Config:
+def as_it_was(saved: dict[str, Any]) -> Config:
     """With the games, network and training that were noted: the preset may have changed since."""
     now = make_config(saved["stream"], saved["method"], saved["variant"], saved["seed"], saved["changes"])
     noted: dict[str, Any] = {
