@@ -1,6 +1,7 @@
 """Hooks that clamp after an optimizer's step."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -99,3 +100,19 @@ def unwrap(optimizer: Any) -> Optimizer:
             )
         optimizer = optimizer.optimizer
     return optimizer
+
+
+def likely_cause(attachments: Iterable[Attachment]) -> str:
+    """Of parameters that lie outside their intervals, and what to do about it."""
+    active = [attachment for attachment in attachments if attachment.active]
+    if not active:
+        return "no optimizer is attached, so call blip.attach() before training (or blip.clamp_() after each step)"
+    if not any(attachment.steps for attachment in active):
+        return (
+            "no attached optimizer has made a step since the last task, so attach() to the one that trains, or "
+            "call blip.clamp_() if weights were restored or edited"
+        )
+    return (
+        "weights were changed after the last step (restored, averaged, edited), or modules replaced, so call "
+        "blip.clamp_() after that"
+    )

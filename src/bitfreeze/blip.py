@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import fisher as fisher_information
-from .attachment import Attachment, unwrap
+from .attachment import Attachment, likely_cause, unwrap
 from .bounds import bound_and_prior_scale
 from .budget import prior_of_first_task
-from .consolidation import Consolidation, report_tensors
+from .consolidation import Consolidation, report_tensors, warn_of_exhaustion
 from .distributed import world
 from .fisher.estimation import Progress
 from .fisher.memory import DEFAULT as DEFAULT_MEMORY
@@ -182,7 +182,7 @@ class BLIP:
             with ranks.together():
                 self._bind()
                 require_healthy(self._states)
-                mended = require_inside(self._states, self.rules, outside, self._likely_cause())
+                mended = require_inside(self._states, self.rules, outside, likely_cause(self._attachments))
             require_equal_on(ranks, self._states.values())
             estimate = fisher_information.estimate(
                 self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
@@ -208,7 +208,7 @@ class BLIP:
             share=frozen / max(1, touched * self.depth), rules=self.rules, samples=estimate.samples,
             fisher_seconds=estimate.seconds, seconds=time.perf_counter() - started,
         )  # fmt: skip
-        _warn_of_exhaustion(result)
+        warn_of_exhaustion(result)
         return result
 
     def _commit(self, after: dict[str, TensorState], prior: float) -> None:
@@ -387,32 +387,8 @@ class BLIP:
             )
         return optimizer
 
-    def _likely_cause(self) -> str:
-        active = [attachment for attachment in self._attachments if attachment.active]
-        if not active:
-            return "no optimizer is attached, so call blip.attach() before training (or blip.clamp_() after each step)"
-        if not any(attachment.steps for attachment in active):
-            return (
-                "no attached optimizer has made a step since the last task, so attach() to the one that trains, or "
-                "call blip.clamp_() if weights were restored or edited"
-            )
-        return (
-            "weights were changed after the last step (restored, averaged, edited), or modules replaced, so call "
-            "blip.clamp_() after that"
-        )
-
 
 def _held_by(optimizer: Optimizer, states: dict[str, TensorState]) -> list[TensorState]:
     """The states of the parameters that an optimizer steps."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return [state for state in states.values() if id(state.slot.find()) in held]
-
-
-def _warn_of_exhaustion(result: Consolidation) -> None:
-    exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
-    if exhausted:
-        warnings.warn(
-            f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
-            "bits and can learn no more: a smaller budget or a larger prior leaves more",
-            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
-        )

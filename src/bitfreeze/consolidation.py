@@ -1,5 +1,6 @@
 """What the end of a task did: which bits were frozen where, what is left, and how the Fisher was found."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -144,3 +145,13 @@ def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in
         full_depth_entries=int(frozen[depth]),
         fisher_rule=rule,
     )
+
+
+def warn_of_exhaustion(result: Consolidation) -> None:
+    exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
+    if exhausted:
+        warnings.warn(
+            f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
+            "bits and can learn no more: a smaller budget or a larger prior leaves more",
+            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
+        )
