@@ -11,6 +11,7 @@ import sys
 import time
 
 import torch
+
 from convnets import our_alexnet, steps_of
 
 TUNABLES = (

@@ -15,14 +15,14 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-import torchvision_operators
-from measure import best_processor_seconds
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import torchvision_operators
 from bitfreeze import BLIP
-from bitfreeze.nets import MultiHead, build_network
-from bitfreeze.streams import make_stream
+from bitfreeze.lab.nets import MultiHead, build_network
+from bitfreeze.lab.streams import make_stream
+from measure import best_processor_seconds
 
 torchvision_operators.declare()
 

@@ -5,16 +5,15 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from measure import ratio
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from bitfreeze.nets import build_network
-from bitfreeze.nets.convolutions import ChannelsLast
-from bitfreeze.nets.dropout import Dropout, PoolReLU
-from bitfreeze.nets.mlp import Flatten
-from bitfreeze.nets.norms import TaskNorm
-from bitfreeze.nets.resnet import EverySecond
+from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.nets.convolutions import ChannelsLast
+from bitfreeze.lab.nets.dropout import Dropout, PoolReLU
+from bitfreeze.lab.nets.norms import TaskNorm
+from bitfreeze.lab.nets.resnet import EverySecond
+from measure import ratio
 
 CIFAR = {"channels": [64, 128, 256], "dropout": [0.2, 0.5]}
 
@@ -38,7 +37,6 @@ _PLAIN = {
     ChannelsLast: lambda layer: [],
     PoolReLU: lambda layer: [nn.ReLU(), nn.Dropout(layer.dropout), nn.MaxPool2d(2)],
     Dropout: lambda layer: [nn.Dropout(layer.p)],
-    Flatten: lambda layer: [nn.Flatten()],
 }
 
 

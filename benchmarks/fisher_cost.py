@@ -2,10 +2,10 @@
 
 import torch
 import torch.nn.functional as F
-from measure import ratio
 from torch import Tensor, nn
 
 from bitfreeze import diagonal_fisher
+from measure import ratio
 
 
 def measure_fisher(model: nn.Module, x: Tensor, y: Tensor, batch: int, rounds: int) -> float:

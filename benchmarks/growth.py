@@ -3,10 +3,10 @@
 import io
 import warnings
 
-import measure
-import plain_networks as networks
 import torch
 
+import measure
+import plain_networks as networks
 from bitfreeze import BLIP
 
 

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from measure import ratio
 from torch import Tensor
 from torch.optim import SGD
 
-from bitfreeze.methods import make_method
-from bitfreeze.nets import MultiHead, build_network
-from bitfreeze.streams import Stream, TaskData, make_stream
-from bitfreeze.training import Settings, Training
+from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.nets import MultiHead, build_network
+from bitfreeze.lab.streams import Stream, make_stream
+from bitfreeze.lab.tasks import TaskData
+from bitfreeze.lab.training import Settings, Training
+from measure import ratio
 
 SETTINGS = Settings(lr=0.01, batch=64, epochs=10**6, patience=10**6)  # MNIST-5's, without an end
 EVALUATION = SETTINGS.evaluation_batch

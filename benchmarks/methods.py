@@ -7,12 +7,13 @@ fine-tuning, interleaved, best of several rounds, in the third task, when there 
 import sys
 
 import torch
-from measure import ratio, seconds
 
-from bitfreeze.methods import Batch, Method, make_method, methods
-from bitfreeze.nets import build_network
-from bitfreeze.streams import Split, Stream, Task, TaskData
-from bitfreeze.training import Settings, Training
+from bitfreeze.lab.methods import Method, make_method, methods
+from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.streams import Stream
+from bitfreeze.lab.tasks import Batch, Split, Task, TaskData
+from bitfreeze.lab.training import Settings, Training
+from measure import ratio, seconds
 
 TASKS, SAMPLES, BATCH, STEPS, ROUNDS = 10, 2000, 64, 10, 5
 COUNTED = (1, 5, 10)

@@ -24,13 +24,13 @@ import torch
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
-from bitfreeze.data import DataUnverified
-from bitfreeze.experiments.config import Config, make_config
-from bitfreeze.experiments.runner import run
-from bitfreeze.methods import Method, methods
-from bitfreeze.nets import build_network
-from bitfreeze.streams import Task, TaskData
-from bitfreeze.streams.mini_imagenet import class_order
+from bitfreeze.lab.data import DataUnverified
+from bitfreeze.lab.methods import Method, methods
+from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.runs.config import Config, make_config
+from bitfreeze.lab.runs.start import run
+from bitfreeze.lab.streams.mini_imagenet import class_order
+from bitfreeze.lab.tasks import Task, TaskData
 
 TASKS, EPOCHS, EACH = 2, 3, 60
 CHANGES = [f"stream.tasks={TASKS}", f"training.epochs={EPOCHS}"]
@@ -68,14 +68,14 @@ def measure_here(config: Config) -> dict[str, float]:
     ends = time_ends(methods[config.method])
     with tempfile.TemporaryDirectory() as root, warnings.catch_warnings():
         warnings.simplefilter("ignore", DataUnverified)
-        listener = [lambda event: marks.append((event["event"], time.process_time()))]
+        listener = [lambda event: marks.append((event.name, time.process_time()))]
         found = run(config, Path(root), listener, checkpoint_seconds=1e9, keep_bits=False)
     pairs = list(pairwise(marks))
     epochs = [later[1] - earlier[1] for earlier, later in pairs if earlier[0] == later[0] == "epoch"]
     last = epochs[1 - EPOCHS :]  # of the second task: in the first some methods have nothing to do yet
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     step = min(last) / _steps(config, _samples())
-    return {"step": step, "end": ends[-1], "peak": peak, "acc": found["acc"], "operations": operations(config)}
+    return {"step": step, "end": ends[-1], "peak": peak, "acc": found.acc, "operations": operations(config)}
 
 
 def time_ends(method: type[Method]) -> list[float]:

@@ -11,16 +11,16 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from measure import ratio
 from stable_baselines3 import PPO as TheirPPO
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from bitfreeze.methods import make_method
-from bitfreeze.nets import build_network
-from bitfreeze.rl import PPO, Environments, Settings, World
-from bitfreeze.streams import Task
+from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.rl import PPO, Environments, GameSpec, Settings
+from bitfreeze.lab.tasks import Task
+from measure import ratio
 
 GAME = "ALE/KungFuMaster-v5"
 
@@ -81,18 +81,18 @@ class ForSB3(VecEnv):
         raise NotImplementedError
 
 
-def our_agent(kind: str, settings: Settings, world: World) -> PPO:
+def our_agent(kind: str, settings: Settings, spec: GameSpec) -> PPO:
     torch.manual_seed(0)
-    environments = world.make(settings.copies)
+    environments = spec.make(settings.copies)
     task, method = Task(0, GAME, environments.actions.outputs), make_method("ft", {})
     method.build(build_network({"kind": kind}, environments.shape, [environments.actions.outputs]), (task,))
     return PPO(method, task, environments, settings, 0)
 
 
-def their_agent(kind: str, settings: Settings, world: World) -> TheirPPO:
+def their_agent(kind: str, settings: Settings, spec: GameSpec) -> TheirPPO:
     s = settings
     return TheirPPO(
-        "CnnPolicy", ForSB3(world.make(s.copies)), learning_rate=s.lr, n_steps=s.rollout,
+        "CnnPolicy", ForSB3(spec.make(s.copies)), learning_rate=s.lr, n_steps=s.rollout,
         batch_size=s.batch // s.minibatches, n_epochs=s.epochs, gamma=s.gamma, gae_lambda=s.gae_lambda,
         clip_range=s.clip, clip_range_vf=s.clip, ent_coef=s.entropy_weight, vf_coef=s.value_weight / 2,
         max_grad_norm=s.max_grad_norm, seed=0, device="cpu",
@@ -107,8 +107,8 @@ def measure_ppo(kind: str, rounds: int, rollout: int = 125, game: str = GAME) ->
     """Our steps a second by theirs, and both."""
     settings = Settings(steps=10**9, rollout=rollout)
     updates, theirs_to_train = (
-        our_agent(kind, settings, World(game)).updates(),
-        their_agent(kind, settings, World(game)),
+        our_agent(kind, settings, GameSpec(game)).updates(),
+        their_agent(kind, settings, GameSpec(game)),
     )
     quotient, ours, theirs = ratio(
         lambda: next(updates), lambda: theirs_to_train.learn(settings.batch, reset_num_timesteps=False), rounds

@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim import SGD
+
+from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.streams import Stream, make_stream
+from bitfreeze.lab.tasks import Split, Task, TaskData
+from bitfreeze.lab.training import Settings, Training, accuracy
 from loop import first_rows, new_network
 from measure import seconds
 from released import Released
-from torch.optim import SGD
-
-from bitfreeze.methods import make_method
-from bitfreeze.streams import Split, Stream, Task, TaskData, make_stream
-from bitfreeze.training import Settings, Training, accuracy
 
 FISHER_BATCH = 100  # the released one, and with it the factor between the two scales of the prior
 PARTS = ("an epoch's steps", "an epoch's evaluation", "a task's end", "testing a task")

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bitfreeze.nets import MultiHead
+from bitfreeze.lab.nets import MultiHead
 
 DEPTH = 20
 

@@ -8,8 +8,9 @@ second table is MNIST-5 by the public code's protocol (released.py) / by ours, i
 import platform
 import sys
 
-import plain_networks as networks
 import torch
+
+import plain_networks as networks
 from convnets import measure_alexnet, measure_resnet18
 from fisher_cost import measure_fisher, measure_torch_func
 from growth import measure_bytes, measure_growth

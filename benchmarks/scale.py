@@ -14,15 +14,15 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-import measure
 import torch
 import torch.distributed as dist
+from torch import nn
+
+import measure
+from bitfreeze import BLIP
 from fisher_cost import measure_fisher
 from growth import measure_growth
 from step import measure_step
-from torch import nn
-
-from bitfreeze import BLIP
 
 WIDTHS, SAMPLES = (250, 500, 1000, 2000), (500, 1000, 2000, 4000)
 

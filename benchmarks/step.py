@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from measure import ratio
 from torch import Tensor, nn
 
 from bitfreeze import BLIP
+from measure import ratio
 
 
 def measure_step(model: nn.Module, x: Tensor, y: Tensor, steps: int, rounds: int) -> tuple[float, float]:

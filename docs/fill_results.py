@@ -6,9 +6,10 @@ Each page has a block between `<!-- results:NAME -->` and `<!-- end -->`; it is 
 import re
 from pathlib import Path
 
-from bitfreeze.experiments.rows import Row, from_csv
-from bitfreeze.experiments.table import summarise, to_markdown
-from bitfreeze.streams import streams
+from bitfreeze.lab.results.rows import from_csv
+from bitfreeze.lab.results.table import summarise, to_markdown
+from bitfreeze.lab.runs.columns import Row
+from bitfreeze.lab.streams import streams
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

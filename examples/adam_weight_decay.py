@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP
-from bitfreeze.data import load_digits
+from bitfreeze.lab.data import load_digits
 
 TASKS, EPOCHS, BATCH, SEEDS = 5, 15, 32, (0, 1)
 

@@ -9,16 +9,16 @@ Needs the extra 'lab'.
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from PIL import Image
 
-from bitfreeze.data import load_digits
-from bitfreeze.experiments.config import make_config
-from bitfreeze.experiments.runner import run
-from bitfreeze.experiments.store import RunFolder
-from bitfreeze.streams import Split, Stream, Task, TaskData, register_stream
+from bitfreeze import lab
+from bitfreeze.lab.data import load_digits
+from bitfreeze.lab.streams import Stream, register_stream
+from bitfreeze.lab.tasks import Split, Task, TaskData
 
 PRESET = {
     "network": {"kind": "mlp", "hidden": [64, 64]},
@@ -40,7 +40,7 @@ def read_split(folder: Path) -> Split:
     return Split(torch.from_numpy(pixels)[:, None], labels, mean=(0.3,), std=(0.35,))
 
 
-def image_folder(*, seed: int = 0, folder: str = "") -> Stream:
+def image_folder(*, seed: int = 0, folder: Annotated[str, "folder of the images"] = "") -> Stream:
     """A task for each folder in ``folder``, in the order of their names."""
     places = sorted(path for path in Path(folder).iterdir() if path.is_dir())
     tasks = tuple(Task(k, place.name, len(list((place / "train").iterdir()))) for k, place in enumerate(places))
@@ -69,14 +69,13 @@ def compare(folder: Path, runs: Path) -> dict[str, list[list[float]]]:
     """The accuracy matrix of each method."""
     found = {}
     for method in ("ft", "blip"):
-        config = make_config("image_folder", method, changes=[f"stream.folder={folder}"])
-        run(config, runs)
-        found[method] = RunFolder(runs / config.name).read_matrix()
+        config = lab.make_config("image_folder", method, changes=[f"stream.folder={folder}"])
+        lab.run(config, root=runs)
+        found[method] = lab.read_run(config.name, root=runs).matrix
     return found
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(place) / "images"
         if len(sys.argv) < 2:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP
-from bitfreeze.data import load_digits
+from bitfreeze.lab.data import load_digits
 
 PAIRS = [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
 EPOCHS, BATCH, RATE, SEEDS = 60, 32, 0.2, (0, 1, 2)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP
-from bitfreeze.data import load_digits
+from bitfreeze.lab.data import load_digits
 
 TURNS, EPOCHS, BATCH, RATE = (0, 1, 2), 8, 32, 0.01
 

@@ -11,12 +11,14 @@ games over the whole sequence.
 from pathlib import Path
 from statistics import mean, stdev
 
-from bitfreeze.experiments.figures.games import curve_of
-from bitfreeze.experiments.rows import Row, from_csv, merged, rounded, rows_of, to_csv
-from bitfreeze.experiments.store import Event, runs_root
-from bitfreeze.experiments.stored import StoredRun, read_runs, variant_of
-from bitfreeze.experiments.table import to_page
-from bitfreeze.streams import streams
+from bitfreeze.lab.results.figures.games import curve_of
+from bitfreeze.lab.results.rows import from_csv, merged, rounded, rows_of, to_csv
+from bitfreeze.lab.results.stored import StoredRun, read_runs, variant_of
+from bitfreeze.lab.results.table import to_page
+from bitfreeze.lab.runs.columns import Row
+from bitfreeze.lab.runs.events import EpochDone, RandomPlay, TaskPlayed
+from bitfreeze.lab.runs.folder import runs_root
+from bitfreeze.lab.streams import streams
 
 HERE = Path(__file__).parent
 ABLATED = {"mnist5": "training.epochs=10", "alt_cifar": "stream.tasks=4"}  # what runs of an ablation have
@@ -44,43 +46,41 @@ def of_tasks(run: StoredRun) -> list[Row]:
     """Each task of a finished run, after it and after each one that came later: accuracies, or scores of games."""
     if run.result is None:
         return []
-    matrix = run.matrix or run.folder.read_matrix("score")
-    learned = [event for event in run.events if event["event"] == "task"]
+    matrix = run.matrix
     return [
         of_run(run)
         | {"task": k, "name": name}
-        | _spread(run, learned, k)
-        | {"frozen": learned[k].get("share_frozen")}
+        | _errors(run, k)
+        | {"frozen": run.learned[k].report.get("share_frozen")}
         | {f"after {t + 1}": matrix[t][k] for t in range(k, len(matrix))}
         for k, name in enumerate(run.tasks)
     ]
 
 
-def _spread(run: StoredRun, learned: list[Event], task: int) -> Row:
-    """Of games: random play, and standard errors of that, of the task when it was learned, and of it in the end."""
-    if "games" not in learned[task]:
+def _errors(run: StoredRun, task: int) -> Row:
+    """For games: random play, and the standard errors of it, of the task when it was learned, and of it in the end."""
+    then, end = run.learned[task], run.learned[-1]
+    if not (isinstance(then, TaskPlayed) and isinstance(end, TaskPlayed)):
         return {}
-    (at_random,) = [e["scores"] for e in run.events if e["event"] == "random" and e["task"] == task]
-    played = {"random": at_random, "learned": learned[task]["games"][task], "end": learned[-1]["games"][task]}
+    (at_random,) = [e.scores for e in run.events if isinstance(e, RandomPlay) and e.task == task]
+    played = {"random": at_random, "learned": then.games[task], "end": end.games[task]}
     errors = {f"{word}_error": stdev(scores) / len(scores) ** 0.5 for word, scores in played.items()}
     return {"random": mean(at_random), **errors}
 
 
 def curve(run: StoredRun) -> list[Row]:
-    """Scores at each evaluation of games; loss in each epoch of a run that was cut to so few that one would like to see
-    it."""
+    """The scores at each evaluation of games, and the losses of each epoch of a run that was cut to a few epochs."""
     if run.result is None:
         return []
-    if streams[run.stream].trainer == "reinforcement":
-        return [
-            of_run(run) | {"steps": steps} | {f"score {game}": s for game, s in zip(run.tasks, scores, strict=False)}
-            for steps, scores in curve_of(run).items()
-        ]
-    if run.config["training"]["epochs"] > FEW_EPOCHS:
-        return []
+    scores = [
+        of_run(run) | {"steps": steps} | {f"score {game}": s for game, s in zip(run.tasks, means, strict=False)}
+        for steps, means in curve_of(run).items()
+    ]
+    epochs = [event for event in run.events if isinstance(event, EpochDone)]
+    cut = run.config["training"]["epochs"] <= FEW_EPOCHS
     seen = ("task", "epoch", "lr", "train_loss", "valid_loss")
-    epochs = [event for event in run.events if event["event"] == "epoch"]
-    return [of_run(run) | {name: round(event[name], 6) for name in seen} for event in epochs]
+    losses = [of_run(run) | {name: round(getattr(event, name), 6) for name in seen} for event in epochs if cut]
+    return scores + losses
 
 
 def add_to(name: str, rows: list[Row]) -> list[Row]:

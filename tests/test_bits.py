@@ -230,9 +230,17 @@ def test_the_fisher_accumulates_as_a_mean_or_as_a_sum() -> None:
     torch.testing.assert_close(total, 120 * f[0] + 120 * f[1] + 60 * f[2] + 20 * f[3] + 5 * f[4] + f[5])
 
 
+@pytest.mark.parametrize("rule", ["mean", "sum"])
+def test_the_fisher_of_a_task_is_found_again_in_the_total(rule: str) -> None:
+    new, old = torch.rand(2, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for task in (1, 2, 7):
+        total = bits.accumulate_fisher(new, old, task, rule)
+        torch.testing.assert_close(bits.fisher_of_task(total, old, task, rule), new, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("call", [information_gain, bits.accumulate_fisher])
 def test_unknown_rules_are_refused(call) -> None:
-    with pytest.raises(ValueError, match=r"unknown .* rule 'other': use"):
+    with pytest.raises(ValueError, match=r"rule must be '.*' or '.*', got 'other'"):
         call(torch.ones(1), torch.ones(1), 1, "other")
 
 
@@ -251,5 +259,5 @@ def test_the_total_gain_is_the_sum_of_all_gains(rule: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
 def test_numbers_that_cannot_hold_the_grid_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match="quantize takes float32 or float64"):
+    with pytest.raises(TypeError, match="x must be float32 or float64"):
         quantize(torch.ones(3, dtype=dtype), 20)

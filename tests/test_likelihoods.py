@@ -221,12 +221,12 @@ def test_a_batch_may_be_empty(shape):
     [
         (torch.randn(4, 1), ValueError, "one yes/no logit return Bernoulli"),
         (Output(torch.randn(4, 1)), ValueError, "real-valued output Gaussian"),
-        (torch.randn(4), ValueError, r"shape \[4\]: logits need \[n, C\]"),
-        (torch.randn(()), ValueError, r"logits need \[n, C\]"),
+        (torch.randn(4), ValueError, r"logits must have the shape \[n, C\] .* got \[4\]"),
+        (torch.randn(()), ValueError, r"logits must have the shape \[n, C\]"),
         (torch.randn(4, 2, 2, 3), ValueError, "return Categorical"),
-        ((torch.randn(4, 3),), TypeError, "forward returned tuple"),
-        ({"logits": torch.randn(4, 3)}, TypeError, "forward returned dict"),
-        (None, TypeError, "forward returned NoneType"),
+        ((torch.randn(4, 3),), TypeError, "must return class logits .* got tuple"),
+        ({"logits": torch.randn(4, 3)}, TypeError, "must return class logits .* got dict"),
+        (None, TypeError, "must return class logits .* got NoneType"),
     ],
 )
 def test_outputs_that_are_refused(output, error, sentence):
@@ -240,12 +240,24 @@ def test_outputs_that_are_refused(output, error, sentence):
         (lambda: Categorical(torch.randn(4, 3), torch.ones(4, 3)), r"mask must have the shape \[4\]"),
         (lambda: Bernoulli(torch.randn(4, 3), torch.ones(4)), r"mask must have the shape \[4, 3\]"),
         (lambda: Gaussian(torch.tensor(0.0)), "no sample axis"),
-        (lambda: Categorical(torch.randn(4, 3)).log_prob(torch.zeros(4, 1)), "do not fit logits"),
-        (lambda: Product([]), "at least one likelihood"),
-        (lambda: Product([Bernoulli(torch.randn(3)), Bernoulli(torch.randn(4))]), "the same samples"),
-        (lambda: Product([Bernoulli(torch.randn(3))]).log_prob(torch.zeros(3)), "a tuple of as many labels"),
-        (lambda: Bernoulli(torch.randn(4, 3)).log_prob(torch.zeros(3, 4)), "labels"),
-        (lambda: Gaussian(torch.randn(4, 3)).log_prob(torch.zeros(3, 4)), "labels"),
+        (
+            lambda: Categorical(torch.randn(4, 3)).log_prob(torch.zeros(4, 1)),
+            r"labels must have the shape \[4\], .* got \[4, 1\]",
+        ),
+        (lambda: Product([]), r"at least one likelihood, .* got \[\] samples"),
+        (
+            lambda: Product([Bernoulli(torch.randn(3)), Bernoulli(torch.randn(4))]),
+            r"the same samples, got \[3, 4\] samples",
+        ),
+        (lambda: Product([Bernoulli(torch.randn(3))]).log_prob(torch.zeros(3)), "a tuple or list of 1 items"),
+        (
+            lambda: Bernoulli(torch.randn(4, 3)).log_prob(torch.zeros(3, 4)),
+            r"shape \[4, 3\] of the outputs, got \[3, 4\]",
+        ),
+        (
+            lambda: Gaussian(torch.randn(4, 3)).log_prob(torch.zeros(3, 4)),
+            r"shape \[4, 3\] of the outputs, got \[3, 4\]",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, sentence):
@@ -258,5 +270,5 @@ def test_distributions_of_torch_are_taken_only_where_logits_are_classes():
     torch.testing.assert_close(
         as_likelihood(torch.distributions.Categorical(logits=logits)).log_p, logits.log_softmax(-1)
     )
-    with pytest.raises(TypeError, match=r"forward returned Bernoulli: .* one of bitfreeze\.likelihoods"):
+    with pytest.raises(TypeError, match=r"one of bitfreeze\.likelihoods, got Bernoulli"):
         as_likelihood(torch.distributions.Bernoulli(logits=logits))

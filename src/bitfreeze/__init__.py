@@ -2,9 +2,9 @@
 
 from . import likelihoods
 from .bits import information_gain, quantize
-from .blip import BLIP
-from .consolidation import Consolidation
+from .blip import BLIP, Consolidation, Rules
 from .fisher import diagonal_fisher
-from .rules import Rules
+
+__version__ = "0.1.0"
 
 __all__ = ["BLIP", "Consolidation", "Rules", "diagonal_fisher", "information_gain", "likelihoods", "quantize"]

@@ -1,12 +1,12 @@
 """The arithmetic of BLIP: quantisation, information gain, and the intervals that frozen bits leave to a parameter.
 
-A parameter lives in [-bound, bound]. With ``bits`` of its ``depth`` (the paper's N) leading bits frozen it may move
-only inside ``centre ± bound * 2^-bits``: with none frozen that is the whole range, and each further bit halves it.
+A parameter lies in [-bound, bound] and has ``depth`` bits (the paper's N). With its first ``bits`` bits frozen it may
+move only inside ``centre ± bound * 2^-bits``. With none frozen that is the whole range; each further bit halves it.
 
 Centres are kept as integers, in units of ``bound * 2^-depth``. Where the bound is a power of two, every interval end
 is then exact in float32 (depth <= 23), and so is the statement that one interval lies inside another.
 
-Everything here is a pure function of tensors; no function knows of modules, optimizers or tasks beyond a number.
+Everything here is a pure function of tensors. No function knows of modules or optimizers.
 """
 
 from collections.abc import Callable
@@ -20,17 +20,31 @@ MAX_DEPTH = 23  # float32 carries 24 significant bits: integers up to 2^23 and t
 
 
 def quantize(x: Tensor, bits: int | Tensor, bound: float = 1.0) -> Tensor:
-    """Q(theta, N) of the paper's Eq. 2, on [-bound, bound]: the nearest multiple of ``bound * 2^-bits``.
+    """Round to the nearest multiple of ``bound * 2^-bits``: Q(theta, N) of the paper's Eq. 2, on [-bound, bound].
 
-    With 0 bits everything becomes 0: the clip of Eq. 2 leaves [-1/2, 1/2], which rounds to 0.
+    Args:
+        x: values in float32 or float64.
+        bits: how many bits are kept, one number or one for each value. With 0 bits every value becomes 0, because the
+            clip of Eq. 2 leaves [-1/2, 1/2], which rounds to 0.
+        bound: values beyond it are clipped to the grid's outermost points.
+
+    Returns:
+        A tensor of the shape and dtype of ``x``.
+
+    Raises:
+        TypeError: ``x`` has half precision, which cannot hold the grid.
+
+    Example:
+        >>> quantize(torch.tensor([0.30, -0.80]), bits=2)
+        tensor([ 0.2500, -0.7500])
     """
     if x.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"quantize takes float32 or float64, not {x.dtype}, which cannot hold the grid: use x.float()")
+        raise TypeError(f"x must be float32 or float64, got {x.dtype}, which cannot hold the grid; use x.float()")
     return _steps(x, bits, bound) * torch.exp2(-_exponent(bits, x)) * bound
 
 
 def _steps(x: Tensor, bits: int | Tensor, bound: float) -> Tensor:
-    """The integer of Eq. 2 before it is divided by 2^bits, still in floating point."""
+    """The integer of Eq. 2 before the division by 2^bits, in floating point."""
     exponent = _exponent(bits, x)
     clip = 1 - torch.exp2(-exponent - 1)
     scaled = x / bound
@@ -41,34 +55,53 @@ def _exponent(bits: int | Tensor, like: Tensor) -> Tensor:
     return torch.as_tensor(bits, dtype=like.dtype, device=like.device)
 
 
-def information_gain(new: Tensor, old: Tensor, task: int, rule: str = "appendix") -> Tensor:
-    """Bits of information that task ``task`` (1 for the first) adds, from its Fisher ``new`` and F_{0:t-1} ``old``.
+# The gain of task t is 1/2 log2((t F + F_t) / ((t + offset) F)), with F = F_{0:t-1}: a rule is its offset.
+GAIN_OFFSETS = {"appendix": 1, "eq8": 0}
 
-    ``rule="eq8"``: the main text, 1/2 log2((t F + F_t) / (t F)).
-    ``rule="appendix"``: what the published results used, 1/2 log2((t F + F_t) / ((t + 1) F)); it is positive only
-    where the task tells more about the parameter than the tasks before it did on average.
+
+def information_gain(new: Tensor, old: Tensor, task: int, rule: str = "appendix") -> Tensor:
+    """Bits of information that a task adds about each parameter.
+
+    Args:
+        new: Fisher F_t of this task.
+        old: Fisher F_{0:t-1} of the prior and all earlier tasks.
+        task: number t of this task, 1 for the first.
+        rule: ``"appendix"`` is what the published results used, 1/2 log2((t F + F_t) / ((t + 1) F)). It is positive
+            only where the task tells more about the parameter than the earlier tasks did on average. ``"eq8"`` is the
+            main text, 1/2 log2((t F + F_t) / (t F)).
+
+    Returns:
+        The gain in bits, of the shape that ``new`` and ``old`` broadcast to.
+
+    Raises:
+        ValueError: ``task`` is below 1, or ``rule`` names no rule.
+
+    Example:
+        >>> information_gain(torch.tensor([15.0, 1.0]), torch.tensor(1.0), task=1)
+        tensor([1.5000, 0.0000])
     """
-    # the ratio minus 1, so that no gain is lost to rounding however small: (d F + x) / (d F) = 1 + x / (d F)
-    excess = new - old if rule == "appendix" else new
-    return 0.5 * _log2_of_1_plus(excess / (_denominator(task, rule) * old))
+    if task < 1:
+        raise ValueError(f"task must be 1 or more, got {task}; count tasks from 1")
+    offset = gain_offset(rule)
+    # the ratio minus 1, so that rounding loses no gain however small: (d F + x) / (d F) = 1 + x / (d F)
+    return 0.5 * _log2_of_1_plus((new - offset * old) / ((task + offset) * old))
+
+
+def gain_offset(rule: str) -> int:
+    """The offset that makes a rule of information gain."""
+    if rule not in GAIN_OFFSETS:
+        raise ValueError(f"rule must be 'appendix' or 'eq8', got {rule!r}")
+    return GAIN_OFFSETS[rule]
 
 
 def _log2_of_1_plus(x: Tensor) -> Tensor:
-    """Exact in sign near 0, where log2(1 + x) rounds to 0; and at powers of two, where log1p(x) / ln 2 does not."""
+    """log2(1 + x), exact in sign near 0, where log2(1 + x) rounds to 0, and at powers of two, where log1p does not."""
     return torch.where(x.abs() < 0.5, torch.log1p(x) / log(2), torch.log2(1 + x))
 
 
-def _denominator(task: int, rule: str) -> int:
-    if task < 1:
-        raise ValueError(f"tasks are counted from 1, got {task}")
-    if rule not in ("appendix", "eq8"):
-        raise ValueError(f"unknown information gain rule {rule!r}: use 'appendix' or 'eq8'")
-    return task + 1 if rule == "appendix" else task
-
-
 def total_gain(fisher: Tensor, prior: Tensor, task: int, rule: str = "appendix") -> Tensor:
-    """The information gains of tasks 1 to ``task``, added up, from F_{0:t} (a mean) and F_0: the sum telescopes."""
-    times = 1 if rule == "appendix" else task + 1  # of Eq. 8, whose gains lack the division by t + 1, the mean's own
+    """Sum of the information gains of tasks 1 to ``task``, from F_{0:t} (a mean) and F_0. The sum telescopes."""
+    times = 1 if gain_offset(rule) else task + 1
     return 0.5 * torch.log2(times * fisher / prior)
 
 
@@ -79,10 +112,19 @@ def extra_bits(gain: Tensor, frozen: Tensor, depth: int) -> Tensor:
 
 def accumulate_fisher(new: Tensor, old: Tensor, task: int, rule: str = "mean") -> Tensor:
     """F_{0:t}. ``"mean"`` is Eq. 7, (t F + F_t) / (t + 1); ``"sum"`` is Algorithm 1, which does not divide."""
-    if rule not in ("mean", "sum"):
-        raise ValueError(f"unknown Fisher rule {rule!r}: use 'mean' or 'sum'")
-    total = task * old + new
-    return total / (task + 1) if rule == "mean" else total
+    return (task * old + new) / _fisher_divisor(rule, task)
+
+
+def fisher_of_task(total: Tensor, old: Tensor, task: int, rule: str = "mean") -> Tensor:
+    """F_t, from F_{0:t} and F_{0:t-1}: the inverse of ``accumulate_fisher``."""
+    return total * _fisher_divisor(rule, task) - task * old
+
+
+def _fisher_divisor(rule: str, task: int) -> int:
+    divisors = {"mean": task + 1, "sum": 1}
+    if rule not in divisors:
+        raise ValueError(f"rule must be 'mean' or 'sum', got {rule!r}")
+    return divisors[rule]
 
 
 def radius(bits: Tensor, depth: int) -> Tensor:
@@ -139,16 +181,16 @@ def prior_for_budget(
     rule: str = "appendix",
     gather: Callable[[Any], list[Any]] = lambda value: [value],
 ) -> tuple[float, float]:
-    """The prior F_0 at which the first task freezes at most ``share`` of the bits, and the share it does freeze.
+    """The prior F_0 at which the first task freezes at most ``share`` of the bits, and the share that it freezes.
 
     ``fisher`` holds the positive entries of F_1, each divided by its tensor's prior scale. An entry freezes at least
     j bits where F_1 > F_0 * T_j, with T_j = d * 4^(j-1) - 1 and d the denominator of the gain at t = 1. So on sorted
     entries the bits frozen by any prior are ``depth`` binary searches, and the prior itself is found by bisection.
 
-    Where the entries are dealt out over processes, ``gather`` gives each of them a number of all.
+    Where the entries are dealt out over processes, ``gather`` collects a number from each of them.
     """
     ordered = fisher.double().sort().values
-    thresholds = _denominator(1, rule) * 4.0 ** torch.arange(depth, dtype=torch.float64, device=fisher.device) - 1
+    thresholds = (1 + gain_offset(rule)) * 4.0 ** torch.arange(depth, dtype=torch.float64, device=fisher.device) - 1
     total = depth * sum(gather(len(ordered)))
 
     def frozen(log_prior: float) -> int:

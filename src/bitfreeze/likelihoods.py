@@ -1,14 +1,14 @@
-"""What a network's output says about its labels: p(y|x) for classes, yes/no labels, real targets, or several at once.
+"""Likelihoods p(y|x) of a network's output: classes, yes/no labels, real targets, or several outputs at once.
 
-The Fisher information is the mean over samples of the squared gradient of log p(y|x). For that a likelihood offers
+The Fisher information is the mean over samples of the squared gradient of log p(y|x). To compute it, a likelihood has
 
-* ``sample(noise)``: labels drawn from the model itself, a pure function of uniform noise of shape ``noise_shape``, so
-  that a draw does not depend on how samples are batched;
+* ``sample(noise)``: labels drawn from the model. Uniform noise of shape ``noise_shape`` determines them, so a draw does
+  not depend on the batch size;
 * ``log_prob(labels)``: log p(y|x) of each sample, summed over the sample's positions and outputs;
-* ``unlikely()``: labels against the model's expectation, for trying out rules;
+* ``unlikely()``: labels that the model does not expect, to check rules with;
 * ``support(k)`` for k < ``support_size``: scores whose squared gradients add up to the expectation over all labels.
 
-The first axis of every tensor is the sample (n); class scores lie on the last (c).
+The first axis of every tensor is the sample (n). Class scores lie on the last axis (c).
 """
 
 import warnings
@@ -23,49 +23,99 @@ from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, OneHotCategorical
 
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Product"]
+
 
 class Likelihood(ABC):
-    """p(y|x) for a batch of ``rows`` samples."""
+    """p(y|x) for a batch of samples: the base of a likelihood of your own.
+
+    Attributes:
+        rows: number of samples.
+        noise_shape: shape of the noise that ``sample`` takes; for a Product a tuple with the shape of each part.
+        support_size: number of scores that ``support`` has.
+
+    Example:
+        >>> isinstance(Categorical(torch.zeros(1, 2)), Likelihood)
+        True
+    """
 
     rows: int
-    noise_shape: Any  # a shape, or (for a Product) a tuple of them
+    noise_shape: Any
     support_size: int
 
     @abstractmethod
     def sample(self, noise: Any) -> Any:
-        """Labels drawn from the model, from uniform noise on [0, 1)."""
+        """Draw labels from the model.
+
+        Args:
+            noise: uniform numbers on [0, 1) of the shape ``noise_shape``.
+
+        Returns:
+            Labels, as ``log_prob`` takes them.
+        """
 
     @abstractmethod
     def log_prob(self, labels: Any) -> Tensor:
-        """log p(y|x), one number a sample; gradients flow to the network."""
+        """Compute log p(y|x), with gradients to the network.
+
+        Args:
+            labels: labels of all samples.
+
+        Returns:
+            One number a sample.
+        """
 
     def require_labels(self, labels: Any) -> None:  # noqa: B027 - most likelihoods take any label
-        """Refuse labels that this likelihood cannot have."""
+        """Refuse labels that this likelihood cannot have.
+
+        Args:
+            labels: labels of all samples.
+
+        Raises:
+            ValueError: a label is impossible.
+        """
 
     @abstractmethod
     def unlikely(self) -> Any:
-        """Labels that the model does not expect: with them no gradient vanishes, however sure the model is."""
+        """Labels that the model does not expect: their gradients do not vanish, however sure the model is."""
 
     @abstractmethod
     def support(self, k: int) -> Tensor:
-        """The k-th score, one number a sample. Summed over k, its squared gradient is the exact Fisher."""
+        """Compute a score whose squared gradient, summed over k, is the exact Fisher.
+
+        Args:
+            k: number of the score, below ``support_size``.
+
+        Returns:
+            One number a sample.
+        """
 
 
 class Categorical(Likelihood):
-    """One class out of C for each sample, ``[n, C]``, or for each of its positions, ``[n, ..., C]``.
+    """One class out of C for each sample, or for each position of a sample.
 
-    ``mask`` (``[n, ...]``, true where a position counts) keeps padding out of the likelihood. A label below 0 is
-    ignored too, as is usual for padded targets.
+    Labels are class numbers from 0. A label below 0 does not count, as is usual for padded targets.
+
+    Args:
+        logits: class scores, ``[n, C]`` or ``[n, ..., C]``, with C >= 2.
+        mask: ``[n, ...]``, true where a position counts, false at padding. By default all positions count.
+
+    Raises:
+        ValueError: ``logits`` or ``mask`` has another shape.
+
+    Example:
+        >>> output = Categorical(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
+        >>> output.log_prob(torch.tensor([0, 1]))
+        tensor([-0.1269, -0.6931])
     """
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         if logits.ndim < 2 or logits.shape[-1] < 2:
             raise ValueError(
-                f"class logits need the shape [n, C] or [n, positions, C] with C >= 2, got {list(logits.shape)}: for "
-                "one yes/no logit return Bernoulli(logits), for a real-valued output Gaussian(mean)"
+                f"class logits must have the shape [n, C] or [n, positions, C] with C >= 2, got {list(logits.shape)}; "
+                "for one yes/no logit return Bernoulli(logits), for a real-valued output Gaussian(mean)"
             )
-        if mask is not None and mask.shape != logits.shape[:-1]:
-            raise ValueError(f"the mask must have the shape {list(logits.shape[:-1])}, got {list(mask.shape)}")
+        _require_mask(mask, logits.shape[:-1])
         self.log_p = F.log_softmax(logits, dim=-1)
         self.mask = mask
         self.rows = logits.shape[0]
@@ -73,16 +123,16 @@ class Categorical(Likelihood):
         self.support_size = prod(logits.shape[1:])
 
     def sample(self, noise: Tensor) -> Tensor:
-        """The first class at which the cumulated probability passes the noise."""
+        """The first class at which the cumulative probability exceeds the noise."""
         below = self.log_p.detach().double().exp().cumsum(-1)
-        # the last entry may be 1 - rounding: scaling the noise by it keeps every draw inside the classes
+        # Rounding may leave the last entry below 1. The noise is scaled by it, so every draw is a class.
         return (noise.to(below.device).unsqueeze(-1) * below[..., -1:] >= below).sum(-1).clamp_(max=below.shape[-1] - 1)
 
     def log_prob(self, labels: Tensor) -> Tensor:
         if labels.shape != self.log_p.shape[:-1]:
             raise ValueError(
-                f"labels of shape {list(labels.shape)} do not fit logits of shape {list(self.log_p.shape)}: one class "
-                "number is needed for each sample and position"
+                f"labels must have the shape {list(self.log_p.shape[:-1])}, a class number for each sample and "
+                f"position, got {list(labels.shape)}"
             )
         counts = labels >= 0
         if self.mask is not None:
@@ -93,16 +143,16 @@ class Categorical(Likelihood):
     def require_labels(self, labels: Tensor) -> None:
         classes = self.log_p.shape[-1]
         if labels.numel() and int(labels.max()) >= classes:
-            raise ValueError(f"there is a label {int(labels.max())} but only {classes} classes: labels start at 0")
+            raise ValueError(f"labels must be class numbers from 0 to {classes - 1}, got {int(labels.max())}")
 
     def unlikely(self) -> Tensor:
         log_p = self.log_p.detach()
-        return log_p.masked_fill(log_p == -torch.inf, torch.inf).argmin(-1)  # not a class that is ruled out
+        return log_p.masked_fill(log_p == -torch.inf, torch.inf).argmin(-1)  # a class of probability 0 has no gradient
 
     def support(self, k: int) -> Tensor:
-        """sqrt(p) log p of one class at one position: positions are independent, so cross terms vanish."""
+        """sqrt(p) log p of one class at one position. Positions are independent, so cross terms vanish."""
         log_p = _column(self.log_p, k)
-        log_p = torch.where(log_p == -torch.inf, 0.0, log_p)  # a class that is ruled out has nothing to tell
+        log_p = torch.where(log_p == -torch.inf, 0.0, log_p)  # a class of probability 0 adds nothing
         weight = (0.5 * _column(self.log_p, k).detach()).exp()
         if self.mask is not None:
             weight = weight * _column(self.mask, k // self.log_p.shape[-1])
@@ -110,10 +160,26 @@ class Categorical(Likelihood):
 
 
 class Bernoulli(Likelihood):
-    """Independent yes/no labels: one logit a sample, ``[n]``, or several, ``[n, ...]``. ``mask`` as in Categorical."""
+    """Independent yes/no labels, one or several for each sample.
+
+    Labels are 0 or 1, in the shape of ``logits``.
+
+    Args:
+        logits: ``[n]`` or ``[n, ...]``.
+        mask: true where a label counts, in the shape of ``logits``. By default all labels count.
+
+    Raises:
+        ValueError: ``logits`` has no sample axis, or ``mask`` has another shape.
+
+    Example:
+        >>> output = Bernoulli(torch.tensor([[2.0, 0.0], [0.0, 0.0]]))
+        >>> output.log_prob(torch.tensor([[1, 0], [1, 1]]))
+        tensor([-0.8201, -1.3863])
+    """
 
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
-        _require_matching_mask(logits, mask)
+        _require_sample_axis(logits)
+        _require_mask(mask, logits.shape)
         self.logits = logits
         self.mask = mask
         self.rows = logits.shape[0]
@@ -133,17 +199,34 @@ class Bernoulli(Likelihood):
         return (self.logits.detach() < 0).to(self.logits.dtype)
 
     def support(self, k: int) -> Tensor:
-        """sqrt(p (1 - p)) z: the score of label y is (y - p) dz, whose mean square is p (1 - p) dz^2."""
+        """sqrt(p (1 - p)) z: the gradient for label y is (y - p) dz, whose mean square is p (1 - p) dz^2."""
         z = _column(self.logits, k)
-        variance = torch.sigmoid(z.detach()) * torch.sigmoid(-z.detach())  # p (1 - p), which rounds to 0 for a p near 1
+        variance = torch.sigmoid(z.detach()) * torch.sigmoid(-z.detach())  # 1 - p would round to 0 for p near 1
         return _masked(variance.sqrt() * z, None if self.mask is None else _column(self.mask, k))
 
 
 class Gaussian(Likelihood):
-    """Real targets around ``mean`` (``[n]`` or ``[n, ...]``) with a standard deviation that may itself be learned."""
+    """Independent real targets, normally distributed, one or several for each sample.
+
+    ``log_prob`` leaves out the constant -log(2 pi) / 2 of each target: it has no gradient.
+
+    Args:
+        mean: ``[n]`` or ``[n, ...]``.
+        scale: the standard deviation, a number or a tensor that expands to the shape of ``mean``. It may be learned.
+        mask: true where a target counts, in the shape of ``mean``. By default all targets count.
+
+    Raises:
+        ValueError: ``mean`` has no sample axis, or ``mask`` has another shape.
+
+    Example:
+        >>> output = Gaussian(torch.tensor([0.0, 1.0]), scale=2.0)
+        >>> output.log_prob(torch.tensor([0.0, 3.0]))
+        tensor([-0.6931, -1.1931])
+    """
 
     def __init__(self, mean: Tensor, scale: float | Tensor = 1.0, mask: Tensor | None = None) -> None:
-        _require_matching_mask(mean, mask)
+        _require_sample_axis(mean)
+        _require_mask(mask, mean.shape)
         self.mean = mean
         self.scale = torch.as_tensor(scale, dtype=mean.dtype, device=mean.device).expand_as(mean)
         self.mask = mask
@@ -153,7 +236,7 @@ class Gaussian(Likelihood):
         self.support_size = self.outputs * (2 if self.scale.requires_grad else 1)
 
     def sample(self, noise: Tensor) -> Tensor:
-        # uniform noise can be 0, where the normal quantile is -inf
+        # The noise can be 0, where the normal quantile is -inf.
         normal: Tensor = torch.special.ndtri(noise.to(self.mean.device).clamp(min=2.0**-54))
         return (self.mean.detach() + self.scale.detach() * normal).to(self.mean.dtype)
 
@@ -166,7 +249,7 @@ class Gaussian(Likelihood):
         return self.mean.detach() + 2 * self.scale.detach()
 
     def support(self, k: int) -> Tensor:
-        """mu / sigma for each mean, then sqrt(2) log sigma for each deviation: the Fisher of a normal distribution."""
+        """mu / sigma for each mean, then sqrt(2) log sigma for each standard deviation that is learned."""
         output = k % self.outputs
         sigma = _column(self.scale, output)
         mask = None if self.mask is None else _column(self.mask, output)
@@ -175,11 +258,26 @@ class Gaussian(Likelihood):
 
 
 class Product(Likelihood):
-    """Several independent outputs of one network, each a likelihood: their log-probabilities add."""
+    """Several independent outputs of one network. Their log-probabilities add.
+
+    Labels are a tuple or list with the labels of each part.
+
+    Args:
+        parts: one likelihood for each output, all of the same samples.
+
+    Raises:
+        ValueError: there are no parts, or their numbers of samples differ.
+
+    Example:
+        >>> output = Product([Bernoulli(torch.zeros(2)), Gaussian(torch.zeros(2))])
+        >>> output.log_prob((torch.tensor([1, 0]), torch.tensor([0.0, 1.0])))
+        tensor([-0.6931, -1.1931])
+    """
 
     def __init__(self, parts: Sequence[Likelihood]) -> None:
-        if len({part.rows for part in parts}) != 1:
-            raise ValueError("a Product needs at least one likelihood, and all of them for the same samples")
+        samples = [part.rows for part in parts]
+        if len(set(samples)) != 1:
+            raise ValueError(f"parts must be at least one likelihood, all of the same samples, got {samples} samples")
         self.parts = tuple(parts)
         self.rows = parts[0].rows
         self.noise_shape = tuple(part.noise_shape for part in parts)
@@ -190,7 +288,7 @@ class Product(Likelihood):
 
     def log_prob(self, labels: Sequence[Any]) -> Tensor:
         if not isinstance(labels, tuple | list) or len(labels) != len(self.parts):
-            raise ValueError(f"a Product of {len(self.parts)} likelihoods needs a tuple of as many labels")
+            raise ValueError(f"labels must be a tuple or list of {len(self.parts)} items, one for each likelihood")
         terms = [part.log_prob(y) for part, y in zip(self.parts, labels, strict=True)]
         return torch.stack(terms).sum(0)
 
@@ -210,33 +308,33 @@ class Product(Likelihood):
 
 
 def as_likelihood(output: Any) -> Likelihood:
-    """What ``forward`` returned, as a likelihood: class logits, an object with ``.logits``, or a likelihood."""
+    """Likelihood from what ``forward`` returned: class logits, an object with ``.logits``, or a likelihood."""
     if isinstance(output, Likelihood):
         return output
     logits = getattr(output, "logits", output)
     other = isinstance(output, Distribution) and not isinstance(output, OneHotCategorical | TorchCategorical)
     if not isinstance(logits, Tensor) or other:
         raise TypeError(
-            f"forward returned {type(output).__name__}: return class logits [n, C] or [n, positions, C], an object "
-            "with .logits, or one of bitfreeze.likelihoods"
+            "forward must return class logits [n, C] or [n, positions, C], an object with .logits, or one of "
+            f"bitfreeze.likelihoods, got {type(output).__name__}"
         )
     if logits.ndim not in (2, 3):
         raise ValueError(
-            f"forward returned a tensor of shape {list(logits.shape)}: logits need [n, C] or [n, positions, C]; for "
-            "any other layout return Categorical(logits) with the classes last"
+            f"logits must have the shape [n, C] or [n, positions, C], got {list(logits.shape)}; for any other layout "
+            "return Categorical(logits) with the classes last"
         )
     return Categorical(logits)
 
 
 def warn_of_probabilities(output: Any) -> None:
-    """A softmax too many leaves a Fisher that looks well and is wrong; no logits are all shares that add up to 1."""
+    """Warn if ``forward`` returned probabilities: as logits they give a Fisher that looks right and is wrong."""
     logits = getattr(output, "logits", output)
     if isinstance(output, Likelihood) or not isinstance(logits, Tensor) or not logits.numel() or (logits < 0).any():
         return
     if bool(((logits.sum(-1) - 1).abs() < 1e-4).all()):
         warnings.warn(
-            "forward returned numbers that look like probabilities (none below 0, each row adds up to 1), where class "
-            "logits are expected: leave the softmax out of forward",
+            "forward must return class logits, got numbers that look like probabilities (none below 0, each row adds "
+            "up to 1); leave the softmax out of forward",
             stacklevel=2,
         )
 
@@ -250,9 +348,9 @@ def _masked(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _fitted(labels: Tensor, outputs: Tensor) -> Tensor:
-    """Labels in the shape and type of the outputs: [n] and [n, 1] are the same."""
+    """Labels in the shape and dtype of the outputs. The shapes [n] and [n, 1] are interchangeable."""
     if len(labels) != len(outputs) or labels.numel() != outputs.numel():
-        raise ValueError(f"labels of shape {list(labels.shape)} do not fit outputs of shape {list(outputs.shape)}")
+        raise ValueError(f"labels must have the shape {list(outputs.shape)} of the outputs, got {list(labels.shape)}")
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
@@ -261,8 +359,11 @@ def _column(x: Tensor, k: int) -> Tensor:
     return x.reshape(len(x), -1)[:, k]
 
 
-def _require_matching_mask(values: Tensor, mask: Tensor | None) -> None:
+def _require_sample_axis(values: Tensor) -> None:
     if values.ndim < 1:
-        raise ValueError("a likelihood needs one row a sample; the tensor given has no sample axis")
-    if mask is not None and mask.shape != values.shape:
-        raise ValueError(f"the mask must have the shape {list(values.shape)}, got {list(mask.shape)}")
+        raise ValueError("a likelihood must have one row for each sample, got a tensor with no sample axis")
+
+
+def _require_mask(mask: Tensor | None, shape: torch.Size) -> None:
+    if mask is not None and mask.shape != shape:
+        raise ValueError(f"the mask must have the shape {list(shape)}, got {list(mask.shape)}")

@@ -4,14 +4,14 @@ import threading
 
 import pytest
 import torch
-from networks import inputs, network
 from torch import nn
 from torch.nn.modules import module as torch_modules
 from torch.nn.utils.rnn import pack_sequence, pad_sequence
-from truth import assert_matches, empirical_fisher, unchanged
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import estimate
+from support.networks import inputs, network
+from support.truth import assert_matches, empirical_fisher, unchanged
 
 N = 12
 
@@ -81,7 +81,7 @@ def test_a_forward_that_changes_its_input_in_place():
     result = estimate(model, [(x, y)], lambda x: model(x.div_(10)), labels="true")
     assert torch.equal(x, kept)
     assert_matches(result.values, empirical_fisher(model, x / 10, y))
-    assert not result.rules["scale"].startswith("rule")
+    assert not result.ways["scale"].startswith("rule")
 
 
 def test_a_forward_that_takes_its_batch_apart():
@@ -116,7 +116,7 @@ def test_a_model_that_cannot_take_one_sample_gets_whole_batches():
         return twin(pair).log_softmax(1)[0, y[0]]
 
     assert_matches(result.values, empirical_fisher(model, x, y, score))
-    assert "fewer samples at a time fail" in result.rules["scale"]
+    assert "running fewer samples fails" in result.ways["scale"]
 
 
 def test_packed_sequences():

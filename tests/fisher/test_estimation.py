@@ -4,14 +4,25 @@ import itertools
 
 import pytest
 import torch
-from networks import STEPS, TOKENS, Sequence, TiedHead, TwoHeads, flattened, inputs, network, sequences, straight
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-from truth import Readout, assert_matches, empirical_fisher, randomise
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import FisherEstimate, estimate
 from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian, Product
+from support.networks import (
+    STEPS,
+    TOKENS,
+    Sequence,
+    TiedHead,
+    TwoHeads,
+    flattened,
+    inputs,
+    network,
+    sequences,
+    straight,
+)
+from support.truth import Readout, assert_matches, empirical_fisher, randomise
 
 N = 20
 
@@ -121,7 +132,7 @@ def test_little_memory_gives_the_same(name, memory_bytes):
     small = estimate(model, [x], forward, memory_bytes=memory_bytes, generator=seeded())
     whole = estimate(model, [x], forward, generator=seeded())
     assert_matches(small.values, whole.values, 1e-12)
-    assert small.rules == whole.rules
+    assert small.ways == whole.ways
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,7 @@ def test_little_memory_gives_the_same_for_convolutions(layer):
     model = randomise(Readout(layer, x))
     small, whole = (estimate(model, [x], memory_bytes=size, generator=seeded()) for size in (1, 2**28))
     assert_matches(small.values, whole.values, 1e-5)
-    assert small.rules == whole.rules
+    assert small.ways == whole.ways
 
 
 @pytest.mark.parametrize("samples", [None, 13])
@@ -148,7 +159,7 @@ def test_report():
     model, x = network(3), inputs(N)
     result = estimate(model, [x])
     assert isinstance(result, FisherEstimate)
-    assert list(result.values) == list(result.rules) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert list(result.values) == list(result.ways) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert result.seconds > 0
     for name, value in result.values.items():
         parameter = model.get_parameter(name)

@@ -2,7 +2,11 @@
 
 import pytest
 import torch
-from networks import (
+from torch import nn
+from torch.nn.utils import prune
+
+from bitfreeze.fisher import estimate
+from support.networks import (
     STEPS,
     TOKENS,
     WIDTH,
@@ -23,11 +27,7 @@ from networks import (
     normalised,
     recurrent,
 )
-from torch import nn
-from torch.nn.utils import prune
-from truth import assert_matches, empirical_fisher, randomise, unchanged
-
-from bitfreeze.fisher import estimate
+from support.truth import assert_matches, empirical_fisher, randomise, unchanged
 
 SAMPLES = 6
 
@@ -67,7 +67,7 @@ CASES = {  # model, data, parameter, its way (None: not to be relied on) and the
     "two-names": (TwoNames, vectors, "scale", None, "held in 2 places"),
     "bare": (Bare, vectors, "positions", FUNC, "no rule for positions of Bare"),
     "user-layer": (lambda: Pooled(Scaling()), vectors, "block.weight", FUNC, "no rule for weight of Scaling"),
-    "subclass": (lambda: Pooled(CosineLinear(WIDTH, WIDTH)), vectors, "block.bias", FUNC, "has a forward of its own"),
+    "subclass": (lambda: Pooled(CosineLinear(WIDTH, WIDTH)), vectors, "block.bias", FUNC, "overrides forward"),
     "branching": (Branching, vectors, "scale", ONE, "torch.func: "),
     "weight-norm": (
         lambda: normalised(nn.utils.parametrizations.weight_norm),
@@ -110,8 +110,8 @@ def test_exact_and_reported(name):
     with unchanged(model):
         result = estimate(model, [(x[:4], y[:4]), (x[4:], y[4:])], labels="true")
     assert_matches(result.values, empirical_fisher(model, x, y))
-    assert way is None or result.rules[parameter].startswith(f"{way} (")
-    assert reason in result.rules[parameter]
+    assert way is None or result.ways[parameter].startswith(f"{way} (")
+    assert reason in result.ways[parameter]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -151,7 +151,7 @@ def test_same_for_all_batch_sizes(name, labels):
 
 def test_layer_of_its_own_module_keeps_its_rule_beside_a_fallback():
     model, x, y = build("lstm")
-    rules = estimate(model, [(x, y)], labels="true").rules
+    rules = estimate(model, [(x, y)], labels="true").ways
     assert rules["head.weight"] == "rule Linear.weight"
 
 
@@ -161,12 +161,12 @@ def test_registered_in_two_places_but_called_once_gets_its_rule():
     x, y = torch.randn(SAMPLES, WIDTH, dtype=torch.float64), torch.randint(3, (SAMPLES,))
     result = estimate(model, [(x, y)], lambda x: model["a"](x), labels="true")
     assert_matches(result.values, empirical_fisher(model, x, y, lambda m, x, y: m["a"](x).log_softmax(-1)[0, y].sum()))
-    assert result.rules == {"a.weight": "rule Linear.weight", "a.bias": "rule Linear.bias"}
+    assert result.ways == {"a.weight": "rule Linear.weight", "a.bias": "rule Linear.bias"}
 
 
 def test_weight_norm_leaves_the_bias_to_its_rule():
     model, x, y = build("weight-norm")
-    assert estimate(model, [(x, y)], labels="true").rules["block.bias"] == "rule Linear.bias"
+    assert estimate(model, [(x, y)], labels="true").ways["block.bias"] == "rule Linear.bias"
 
 
 def test_behind_frozen_attention():
@@ -177,7 +177,7 @@ def test_behind_frozen_attention():
     result = estimate(model, [(x, y)], labels="true", watch=model[1])
     expected = empirical_fisher(model, x, y)
     assert_matches(result.values, {name: value for name, value in expected.items() if name.startswith("1.")})
-    assert result.rules["1.block.weight"].startswith("torch.func (")
+    assert result.ways["1.block.weight"].startswith("torch.func (")
 
 
 def test_pruned_layer():

@@ -2,10 +2,22 @@
 
 import pytest
 import torch
-from networks import WIDTH, Gru, OwnLinear, Sequence, Stored, flattened, scrambled, sequences, straight, time_first
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from truth import check_batches
+
+from support.networks import (
+    WIDTH,
+    Gru,
+    OwnLinear,
+    Sequence,
+    Stored,
+    flattened,
+    scrambled,
+    sequences,
+    straight,
+    time_first,
+)
+from support.truth import check_batches
 
 
 def linear():

@@ -6,13 +6,13 @@ from functools import reduce
 import numpy as np
 import pytest
 import torch
-from networks import WIDTH, TwoHeads, inputs, network
 from torch import distributions, nn
-from truth import assert_matches, mean_over, randomise, reference, squares
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import estimate
 from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian, Product
+from support.networks import WIDTH, TwoHeads, inputs, network
+from support.truth import assert_matches, mean_over, randomise, reference, squares
 
 N = 5
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch import nn
-from truth import Readout, assert_matches, empirical_fisher, randomise
 
 from bitfreeze.fisher import estimate
+from support.truth import Readout, assert_matches, empirical_fisher, randomise
 
 DTYPES = [torch.float64, torch.float32]
 SAMPLES = 6
@@ -18,7 +18,7 @@ def check(model, x, dtype, rule):
     y = torch.randint(3, (len(x),))
     result = estimate(model, [(x[:4], y[:4]), (x[4:], y[4:])], labels="true")
     assert_matches(result.values, empirical_fisher(model, x, y))
-    assert result.rules == {name: f"rule {rule}.{name.rpartition('.')[2]}" for name in result.values}
+    assert result.ways == {name: f"rule {rule}.{name.rpartition('.')[2]}" for name in result.values}
 
 
 def check_layer(layer, shape, dtype, rule=None):
@@ -30,7 +30,7 @@ def check_network(model, x):
     y = torch.arange(len(x)) % 3
     result = estimate(model, [(x, y)], labels="true")
     assert_matches(result.values, empirical_fisher(model, x, y))
-    assert all(rule.startswith("rule ") for rule in result.rules.values())
+    assert all(rule.startswith("rule ") for rule in result.ways.values())
 
 
 def named(*cases):

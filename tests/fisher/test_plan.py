@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
 from torch import nn
-from truth import assert_matches, check_batches, empirical_fisher, randomise
 
 from bitfreeze.fisher import estimate, explain, register_rule
 from bitfreeze.fisher.registry import _rules, find_rule
+from support.networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
+from support.truth import assert_matches, check_batches, empirical_fisher, randomise
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_subclass_gets_the_rule_while_it_keeps_forward():
     register_rule(Scaling, parameter="weight")(right)
     assert check_batches(scaling_model(QuietScaling()), [sequences(6, 3)])["0.weight"] == "rule Scaling.weight"
     rules = check_batches(scaling_model(LoudScaling()), [sequences(6, 3)])
-    assert rules["0.weight"].startswith("torch.func (LoudScaling has a forward of its own")
+    assert rules["0.weight"].startswith("torch.func (LoudScaling overrides forward")
     register_rule(LoudScaling, parameter="weight")(right)  # its delta is another, its rule the same: 2 x is its input
     assert find_rule(LoudScaling(), "weight") == (right, "rule LoudScaling.weight")
 
@@ -136,7 +136,7 @@ def test_one_wrong_layout_does_not_cost_the_others_their_rules():
 def test_explain_reports_what_an_estimate_uses():
     for model in (Sequence(straight), Sequence(flattened), scaling_model(Scaling())):
         batches = [sequences(6, 3), sequences(6, 3)]
-        assert explain(model, batches) == estimate(model, batches).rules
+        assert explain(model, batches) == estimate(model, batches).ways
     model = Sequence(straight)
     assert explain(model, batches, watch=model.head).keys() == {"head.weight", "head.bias"}
 

@@ -4,12 +4,12 @@ import warnings
 
 import pytest
 import torch
-from networks import WIDTH, inputs, network
 from torch import nn
-from truth import unchanged
 
 from bitfreeze.fisher import estimate
 from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian
+from support.networks import WIDTH, inputs, network
+from support.truth import unchanged
 
 N = 6
 NAN, INF = float("nan"), float("inf")
@@ -39,7 +39,7 @@ def test_weights_that_are_not_finite(model, x, value, name, labels):
     with torch.no_grad():
         model.get_parameter(name).view(-1)[0] = value
     refuses(
-        ValueError, "not finite: look for NaN or infinite weights", model, [(x, torch.zeros(N).long())], labels=labels
+        ValueError, "not finite; look for NaN or infinite weights", model, [(x, torch.zeros(N).long())], labels=labels
     )
 
 
@@ -68,28 +68,28 @@ def test_gradients_that_are_not_finite(x):
         def forward(self, x):
             return self.head((x * self.scale).abs().sqrt())
 
-    refuses(ValueError, "Fisher of 'scale' is not finite: look for infinite gradients", Root(), [x])
+    refuses(ValueError, "Fisher of 'scale' is not finite; look for infinite gradients", Root(), [x])
 
 
 @pytest.mark.parametrize("data", [[], iter(()), (x for x in [])])
 def test_no_batches(model, data):
-    refuses(ValueError, "the data hold no samples", model, data)
+    refuses(ValueError, "at least one sample, got no samples", model, data)
 
 
 def test_no_samples(model, x):
-    refuses(ValueError, "the data hold no samples", model, [x[:0]])
+    refuses(ValueError, "at least one sample, got no samples", model, [x[:0]])
 
 
 def test_generator_that_was_used_up(model, x):
     data = iter([x])
     estimate(model, data)
-    refuses(ValueError, "a generator that was used up gives none", model, data)
+    refuses(ValueError, "if data is a generator that is used up, make a new one", model, data)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_parameters(model, x, dtype):
     model[2].to(dtype)
-    refuses(TypeError, rf"'2.weight' is {str(dtype)[6:]}.*float32 master weights", model, [x])
+    refuses(TypeError, rf"'2.weight' must be .* got {str(dtype)[6:]}.*float32 master weights", model, [x])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -97,7 +97,7 @@ def test_half_precision_parameters(model, x, dtype):
 def test_half_precision_outputs(model, x, dtype, labels):
     refuses(
         TypeError,
-        "returned half precision: leave autocast out",
+        "must return float32 or float64, got torch.b?float16; leave autocast out",
         model,
         [x],
         lambda x: model(x).to(dtype),
@@ -112,19 +112,19 @@ def test_autocast_inside_forward():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return model(x)
 
-    refuses(TypeError, "returned half precision", model, [x], forward)
+    refuses(TypeError, "must return float32 or float64, got torch.bfloat16", model, [x], forward)
 
 
 @pytest.mark.parametrize(
     ("output", "error", "sentence"),
     [
         (lambda out: out[:, :1], ValueError, r"for one yes/no logit return Bernoulli\(logits\)"),
-        (lambda out: out[:, 0], ValueError, r"logits need \[n, C\]"),
-        (lambda out: out.sum(), ValueError, r"logits need \[n, C\]"),
+        (lambda out: out[:, 0], ValueError, r"logits must have the shape \[n, C\]"),
+        (lambda out: out.sum(), ValueError, r"logits must have the shape \[n, C\]"),
         (lambda out: out[:, None, None], ValueError, r"return Categorical\(logits\) with the classes last"),
-        (lambda out: (out, out), TypeError, "forward returned tuple: return class logits"),
-        (lambda out: {"logits": out}, TypeError, "forward returned dict"),
-        (lambda out: None, TypeError, "forward returned NoneType"),
+        (lambda out: (out, out), TypeError, "forward must return class logits .* got tuple"),
+        (lambda out: {"logits": out}, TypeError, "must return class logits .* got dict"),
+        (lambda out: None, TypeError, "must return class logits .* got NoneType"),
         (lambda out: out.detach(), ValueError, "does not depend on any watched parameter"),
         (lambda out: torch.zeros(N, 3), ValueError, "does not depend on any watched parameter"),
         (lambda out: Categorical(out, torch.ones(N, 3)), ValueError, "mask must have the shape"),
@@ -136,11 +136,11 @@ def test_outputs(model, x, output, error, sentence):
 
 def test_forward_of_another_model(model, x):
     other = network(3)
-    refuses(ValueError, "check that forward uses the model that is watched", model, [x], other)
+    refuses(ValueError, "check that forward calls the watched model", model, [x], other)
 
 
 def test_forward_without_gradients(model, x):
-    refuses(ValueError, r"not run under torch.no_grad\(\)", model, [x], torch.no_grad()(model.forward))
+    refuses(ValueError, r"without torch.no_grad\(\)", model, [x], torch.no_grad()(model.forward))
 
 
 def test_output_does_not_depend_on_the_watched_part(model, x):
@@ -150,17 +150,17 @@ def test_output_does_not_depend_on_the_watched_part(model, x):
 
 @pytest.mark.parametrize("data", [torch.zeros(N, WIDTH), {"x": torch.zeros(N, WIDTH)}, "text"])
 def test_one_batch_instead_of_many(model, data):
-    refuses(TypeError, f"not a {type(data).__name__}: wrap a single batch in a list", model, data)
+    refuses(TypeError, f"got a {type(data).__name__}; wrap a single batch in a list", model, data)
 
 
 @pytest.mark.parametrize("samples", [0, -3])
 def test_number_of_samples(model, x, samples):
-    refuses(ValueError, f"samples must be at least 1, a whole number, got {samples}", model, [x], samples=samples)
+    refuses(ValueError, f"samples must be a whole number of at least 1, got {samples}", model, [x], samples=samples)
 
 
 @pytest.mark.parametrize("labels", ["empirical", "", None])
 def test_kind_of_labels(model, x, labels):
-    refuses(ValueError, "is not known: use 'sample', 'exact' or 'true'", model, [x], labels=labels)
+    refuses(ValueError, "labels must be 'sample', 'exact' or 'true', got", model, [x], labels=labels)
 
 
 @pytest.mark.parametrize("wrap", [lambda x: x, lambda x: (x,), lambda x: {"x": x}])
@@ -172,7 +172,7 @@ def test_true_labels_without_labels(model, x, wrap):
 
 
 def test_true_labels_of_another_shape(model, x):
-    refuses(ValueError, "do not fit logits", model, [(x, torch.zeros(N, 2).long())], labels="true")
+    refuses(ValueError, "labels must have the shape", model, [(x, torch.zeros(N, 2).long())], labels="true")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_true_labels_of_another_shape(model, x):
 def test_exact_labels_over_too_much(model, x, likelihood):
     refuses(
         ValueError,
-        "6000 backward passes a batch.*use labels='sample'",
+        "backward passes per batch, got 6000; use labels='sample'",
         model,
         [x],
         lambda x: likelihood(model(x)),
@@ -206,18 +206,18 @@ def test_gradients_scaled_by_frequency(kind):
     model = nn.Sequential(kind(5, 4, scale_grad_by_freq=True), nn.Flatten(), nn.LazyLinear(3))
     tokens = torch.randint(5, (N, 3))
     model(tokens)
-    refuses(ValueError, "'0' scales its gradients by frequency.*scale_grad_by_freq=False", model, [tokens])
+    refuses(ValueError, "'0' scales gradients by frequency.*; use scale_grad_by_freq=False", model, [tokens])
 
 
 def test_watch(model, x):
-    refuses(ValueError, "'3.weight', which the model does not have", model, [x], watch="3.weight")
-    refuses(ValueError, "watch is not part of the model", model, [x], watch=nn.Linear(2, 2))
-    refuses(ValueError, "nothing to watch", model, [x], watch=[])
+    refuses(ValueError, "of the model, got '3.weight'", model, [x], watch="3.weight")
+    refuses(ValueError, "watch must be part of the model, got", model, [x], watch=nn.Linear(2, 2))
+    refuses(ValueError, "at least one parameter, got none", model, [x], watch=[])
     refuses(TypeError, "watch must be a part of the model", model, [x], watch=[model[0].weight])
 
 
 def test_probabilities_in_place_of_logits_are_noticed(model, x):
-    with pytest.warns(UserWarning, match="look like probabilities .* leave the softmax out of forward"):
+    with pytest.warns(UserWarning, match="look like probabilities .*; leave the softmax out of forward"):
         estimate(model, [x], lambda x: model(x).softmax(-1))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

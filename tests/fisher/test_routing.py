@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from networks import WIDTH, Gru, OwnLinear, Sequence, Stored, flattened, inputs, sequences, straight
 from torch import nn
-from truth import assert_matches, check_batches, mean_over, randomise, reference, squares
 
 from bitfreeze.fisher import estimate, explain
+from support.networks import WIDTH, Gru, OwnLinear, Sequence, Stored, flattened, inputs, sequences, straight
+from support.truth import assert_matches, check_batches, mean_over, randomise, reference, squares
 
 
 class Experts(nn.Module):
@@ -63,14 +63,14 @@ def test_routing_is_reported():
     assert first["experts.0.weight"] == "rule Linear.weight"
     assert first["experts.1.weight"] == "not used by forward"
     both = check_batches(model, batches)
-    assert "called otherwise in a later batch" in both["experts.0.weight"]
+    assert "called differently in a later batch" in both["experts.0.weight"]
     assert "first used in a later batch" in both["experts.1.weight"]
 
 
 def test_unused_expert_has_no_information():
     model = Experts(LINEAR)
     result = estimate(model, [routed(0, 0, 0, 0)])
-    assert result.rules["experts.1.bias"] == "not used by forward"
+    assert result.ways["experts.1.bias"] == "not used by forward"
     assert not result.values["experts.1.weight"].any()
     assert result.values["experts.0.weight"].any()
 
@@ -102,7 +102,7 @@ def test_layer_called_more_often_in_a_later_batch():
         return squares(parameters, logits.log_softmax(-1)[0, y[i]])
 
     assert_matches(result.values, mean_over(range(8), one))
-    assert "called otherwise in a later batch" in result.rules["weight"]
+    assert "called differently in a later batch" in result.ways["weight"]
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(WIDTH, 4), OwnLinear, Stored], ids=["Linear", "own", "stored"])
@@ -164,4 +164,4 @@ def test_what_torch_func_can_do_in_the_first_batch_only():
         return {k: sum(p.detach().exp() * part[k] for p, part in zip(log_p, parts, strict=True)) for k in parameters}
 
     assert_matches(result.values, mean_over(range(9), expected))
-    assert "in a later batch" in result.rules["layer.weight"]
+    assert "in a later batch" in result.ways["layer.weight"]

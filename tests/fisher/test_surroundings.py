@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
 from torch import nn
-from truth import assert_matches, empirical_fisher, randomise
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import estimate
+from support.networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
+from support.truth import assert_matches, empirical_fisher, randomise
 
 N = 8
 
@@ -53,7 +53,7 @@ def test_compiled_model(around, when):
         compiled(x)
     result = estimate(compiled, [x], forward, generator=seeded())
     assert_matches(result.values, expected, 1e-12)
-    assert result.rules["head.weight"] == "rule Linear.weight"
+    assert result.ways["head.weight"] == "rule Linear.weight"
     torch.testing.assert_close(compiled(x), model(x))
     torch.compiler.reset()
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from networks import WIDTH, TwoHeads, inputs, network
 from torch import distributions, nn
-from truth import assert_matches, empirical_fisher, mean_over, reference, squares
 
 from bitfreeze import diagonal_fisher
 from bitfreeze.fisher import estimate
 from bitfreeze.likelihoods import Categorical, Gaussian, Likelihood, Product
+from support.networks import WIDTH, TwoHeads, inputs, network
+from support.truth import assert_matches, empirical_fisher, mean_over, reference, squares
 
 N = 5
 
@@ -60,7 +60,7 @@ def test_dict_like_batch_keeps_its_type_in_a_fallback():
         range(N), lambda i: squares(parameters, twin(x[i : i + 1] * twin.scale).log_softmax(-1)[0, y[i]])
     )
     assert_matches(result.values, expected)
-    assert result.rules["scale"].startswith("torch.func (")
+    assert result.ways["scale"].startswith("torch.func (")
 
 
 def test_labels_below_zero_are_ignored():
@@ -133,7 +133,7 @@ def test_likelihood_of_the_users_own():
     assert_matches(exact.values, mean_over(range(N), one))
     many = estimate(model, [x.repeat(3000, 1)], forward, generator=torch.Generator().manual_seed(0))
     assert_matches(many.values, exact.values, 0.1)
-    assert many.rules["0.weight"] == "rule Linear.weight"
+    assert many.ways["0.weight"] == "rule Linear.weight"
 
 
 def test_labels_of_the_data_are_not_used_unless_asked_for():
@@ -151,5 +151,5 @@ def test_labels_as_a_list_or_an_array_and_a_label_too_many():
     expected = diagonal_fisher(model, [(x, torch.tensor(y))], labels="true")
     for given in (y, np.array(y)):
         assert_matches(diagonal_fisher(model, [(x, given)], labels="true"), expected, 1e-12)
-    with pytest.raises(ValueError, match="label 3 but only 3 classes"):
+    with pytest.raises(ValueError, match="class numbers from 0 to 2, got 3"):
         diagonal_fisher(model, [(x, [0, 1, 3, 1, 0])], labels="true")

@@ -5,11 +5,11 @@ import random
 import numpy as np
 import pytest
 import torch
-from networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
 from torch import nn
-from truth import randomise, unchanged
 
 from bitfreeze.fisher import estimate
+from support.networks import WIDTH, Sequence, flattened, inputs, network, sequences, straight
+from support.truth import randomise, unchanged
 
 N = 8
 

@@ -1,5 +1,5 @@
 """Some of these libraries import torchvision, which beside a CPU build of torch needs its operators declared."""
 
-import torchvision_operators
+from support.scripts import script
 
-torchvision_operators.declare()
+script("benchmarks/torchvision_operators").declare()

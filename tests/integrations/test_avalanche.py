@@ -19,8 +19,9 @@ from torch.utils.data import TensorDataset
 
 from bitfreeze import BLIP
 from bitfreeze.integrations.avalanche import BLIPPlugin, backbone
-from blip_support import assert_inside, assert_same, entries_at_an_end
-from doc_blocks import run_block
+from support.doc_blocks import run_block
+from support.protected_nets import assert_inside, assert_same, entries_at_an_end
+from support.scripts import script
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),  # Avalanche's use of its own older parts
@@ -200,7 +201,7 @@ def test_go_on_from_a_checkpoint() -> None:
 
 def test_the_benchmark_compares_like_with_like() -> None:
     """Each side makes as many steps, and learns."""
-    import avalanche_ewc
+    avalanche_ewc = script("benchmarks/avalanche_ewc")
 
     steps = []
     hook = register_optimizer_step_post_hook(lambda *_: steps.append(1))
@@ -219,5 +220,5 @@ def test_the_benchmark_compares_like_with_like() -> None:
 
 def test_another_model_is_refused() -> None:
     model, _ = multi_head()
-    with pytest.raises(ValueError, match=r"another model than BLIP watches: build BLIP from strategy\.model"):
+    with pytest.raises(ValueError, match=r"must train the model that BLIP watches; build BLIP from strategy\.model"):
         strategy_for(model, BLIPPlugin(multi_head()[1])).train(stream()[0])

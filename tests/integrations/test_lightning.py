@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bitfreeze import BLIP, Rules
 from bitfreeze.integrations.lightning import BLIPCallback
-from blip_support import assert_inside, assert_same, entries_at_an_end, make_task
-from doc_blocks import run_block
+from support.doc_blocks import run_block
+from support.protected_nets import assert_inside, assert_same, entries_at_an_end, make_task
 
 pytestmark = [
     # that a loader has no workers, and the like
@@ -150,12 +150,14 @@ def test_a_fit_that_was_cut_off_goes_on(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     model, blip = watched()
     before = blip.state_dict()
-    with pytest.raises(TypeError, match="is bfloat16, which cannot hold the bits"):
+    with pytest.raises(TypeError, match="got bfloat16, which cannot hold the bits"):
         trainer(BLIPCallback(blip), precision="bf16-true").fit(model, data(0))
     model.float()
-    with pytest.raises(ValueError, match=r"DDPStrategy spreads the model or the data: use Trainer\(devices=1\)"):
+    with pytest.raises(
+        ValueError, match=r"got DDPStrategy, which spreads the model or the data; use Trainer\(devices=1\)"
+    ):
         trainer(BLIPCallback(blip), strategy="ddp").fit(model, data(0))
-    with pytest.raises(ValueError, match="another model than BLIP watches"):
+    with pytest.raises(ValueError, match="must fit the model that BLIP watches"):
         trainer(BLIPCallback(blip)).fit(Small(), data(0))
     assert_same(blip.state_dict(), before)
     model, blip = watched(rules=Rules.text(straight_through=True))

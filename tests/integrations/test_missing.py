@@ -19,5 +19,7 @@ def test_a_missing_library_names_the_extra(library: str, extra: str, monkeypatch
     for name in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ModuleNotFoundError, match=rf"the extra '{extra}': pip install -e '.\[{extra}\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=rf"{library} needs the extra '{extra}': pip install -e '.\[{extra}\]'"
+    ):
         importlib.import_module(f"bitfreeze.integrations.{library}")

@@ -5,14 +5,18 @@ import torch
 
 pytest.importorskip("stable_baselines3", reason="needs the extra 'sb3'")
 pytest.importorskip("ale_py", reason="needs the extra 'atari'")
-from ppo import GAME, our_agent, their_agent
+from bitfreeze.lab.rl import GameSpec, Settings
+from support.scripts import script
 
-from bitfreeze.rl import Settings, World
+ppo = script("benchmarks/ppo")
 
 
 def test_both_agents_are_the_same_network_and_learn_as_often(monkeypatch):
     settings = Settings(steps=10**9, copies=4, rollout=8, minibatches=2, epochs=3)
-    ours, theirs = our_agent("small", settings, World(GAME)), their_agent("small", settings, World(GAME))
+    ours, theirs = (
+        ppo.our_agent("small", settings, GameSpec(ppo.GAME)),
+        ppo.their_agent("small", settings, GameSpec(ppo.GAME)),
+    )
     net, policy = ours.method.net, theirs.policy
     pairs = (
         (net.backbone, policy.features_extractor), (net.heads[0], policy.action_net), (net.critics[0], policy.value_net)

@@ -15,8 +15,8 @@ from stable_baselines3 import A2C, DQN, PPO
 from bitfreeze import BLIP
 from bitfreeze.integrations.stable_baselines3 import BLIPCallback
 from bitfreeze.integrations.state_file import load_state, save_state
-from blip_support import assert_inside, assert_same, entries_at_an_end
-from doc_blocks import run_block
+from support.doc_blocks import run_block
+from support.protected_nets import assert_inside, assert_same, entries_at_an_end
 
 
 class Echo(gymnasium.Env):
@@ -128,11 +128,11 @@ def test_save_and_go_on(tmp_path: Path) -> None:
 
 def test_what_is_refused() -> None:
     model = ppo(Echo(ACTIONS["normal"]), use_sde=True)
-    with pytest.raises(ValueError, match="StateDependentNoiseDistribution are not known: use Categorical"):
+    with pytest.raises(ValueError, match=r"must be one of Categorical.*, got StateDependentNoiseDistribution"):
         model.learn(32, callback=BLIPCallback(BLIP(model.policy)))
     model, other = ppo(Echo(ACTIONS["normal"])), ppo(Echo(ACTIONS["normal"]))
-    with pytest.raises(ValueError, match=r"another policy: build it from model\.policy"):
+    with pytest.raises(ValueError, match=r"must watch model\.policy, got another policy; .* build a new BLIP"):
         model.learn(32, callback=BLIPCallback(BLIP(other.policy)))
     off_policy = DQN("MlpPolicy", Echo(ACTIONS["categorical"]), buffer_size=100, device="cpu")
-    with pytest.raises(TypeError, match="needs an on-policy algorithm such as PPO, not DQN"):
+    with pytest.raises(TypeError, match="must be on-policy, such as PPO, got DQN"):
         off_policy.learn(32, callback=BLIPCallback(BLIP(off_policy.policy)))

@@ -1,4 +1,4 @@
-"""Exact diagonal Fisher information: a rule for each kind of layer, two tiers of fallback, and a check of both."""
+"""Exact diagonal Fisher information: a rule for each kind of layer, two fallbacks, and a check against autograd."""
 
 from . import layers  # noqa: F401 - registers the rules
 from .estimation import FisherEstimate, diagonal_fisher, estimate, explain

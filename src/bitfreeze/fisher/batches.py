@@ -1,4 +1,4 @@
-"""Batches of any shape: what goes to ``forward``, what are labels, and how to take single samples out of them."""
+"""Batches of any structure: the input for ``forward``, the labels, and single samples."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-Leaf = Tensor | PackedSequence  # which has no rows that could be taken out
+Leaf = Tensor | PackedSequence  # a PackedSequence has no rows
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """A tuple or list gives its first element to ``forward`` and its second as labels; anything else goes whole."""
+    """Input and labels of a batch: the first two elements of a tuple or list, else the whole batch and None."""
     if isinstance(batch, tuple | list):
         return batch[0], batch[1] if len(batch) > 1 else None
     return batch, None
 
 
 def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
-    """Each tensor of a batch, with its path."""
+    """Path and tensor of each tensor in a batch."""
     if isinstance(value, Leaf):
         yield path, value
     elif isinstance(value, Mapping):
@@ -31,11 +31,11 @@ def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Leaf]]:
 
 
 def map_tensors(function: Callable[[str, Any], Any], value: Any, path: str = "") -> Any:
-    """The same structure with each tensor replaced by ``function(its path, itself)``; all else is left as it is."""
+    """The same structure with each tensor replaced by ``function(path, tensor)``."""
     if isinstance(value, Leaf):
         return function(path, value)
     if isinstance(value, Mapping):
-        result: Any = copy.copy(value)  # keeps the type of dict-like batches that offer their items as attributes
+        result: Any = copy.copy(value)  # keeps the type of dict-like batches whose items are attributes too
         for key in value:
             result[key] = map_tensors(function, value[key], f"{path}/{key}")
         return result
@@ -49,21 +49,21 @@ def to_device(value: Any, device: torch.device) -> Any:
     return map_tensors(lambda _, t: t.to(device, non_blocking=True), value)
 
 
-Places = dict[str, bool]  # for each tensor of a batch, by its path, whether it has a row for each sample
+Places = dict[str, bool]  # whether a tensor of a batch, by its path, has a row for each sample
 
 
 def row_places(value: Any, n: int) -> Places:
-    """Which tensors of a batch have n rows."""
+    """Which tensors of a batch have n rows, by path."""
     return {path: isinstance(t, Tensor) and t.ndim > 0 and len(t) == n for path, t in tensors_of(value)}
 
 
 def take_rows(value: Any, rows: slice, places: Places) -> Any:
-    """The given samples of a batch: rows of the tensors at these places."""
+    """Some samples of a batch: the rows of the tensors at ``places``, and all of the others."""
     return map_tensors(lambda path, t: t[rows] if places[path] else t, value)
 
 
 def row_tensors(value: Any, places: Places) -> tuple[list[Tensor], Callable[[list[Tensor]], Any]]:
-    """The tensors at these places, and a function that puts others in their stead."""
+    """The tensors at ``places``, and a function that rebuilds the batch with others in their place."""
     found = {path: t for path, t in tensors_of(value) if places[path] and isinstance(t, Tensor)}
 
     def rebuild(replacements: list[Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""The user's forward as an estimate calls it: several times with the same batch, and nothing in training mode."""
+"""The user's forward as an estimate calls it: several times with the same batch, with every module in eval mode."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,15 +13,15 @@ from .quiet import require_independent_samples
 
 
 class Calls:
-    """Every call gets containers of its own, and tensors of its own if ``forward`` changes those it is given.
+    """Calls ``forward`` with a copy of the batch's containers, and of its tensors if ``forward`` changes them in place.
 
-    Modules that it calls beside the model are in eval mode as the model is, from their first call to ``close``.
+    Modules outside the model that ``forward`` calls go into eval mode at their first call. ``close`` restores them.
     """
 
     def __init__(self, forward: Callable[[Any], Any]) -> None:
         self.forward = forward
-        self.changes_input: bool | None = None  # not known before the first call, which works on a copy
-        self.in_training: dict[int, nn.Module] = {}  # those that were, by their ids
+        self.changes_input: bool | None = None  # None until the first call, which gets copies
+        self.in_training: dict[int, nn.Module] = {}  # modules to restore, by id
 
     def __call__(self, x: Any) -> Any:
         given = map_tensors(self._own, x)
@@ -45,7 +45,7 @@ class Calls:
 
     @contextmanager
     def _all_in_eval(self) -> Iterator[None]:
-        """Only for calls from this thread: others may be training."""
+        """Put each module that is called into eval mode. Other threads may be training, so only in this thread."""
         thread = threading.get_ident()
 
         def look(module: nn.Module, _: tuple[Any, ...]) -> None:

@@ -1,39 +1,47 @@
-"""The diagonal Fisher of a model: mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
+"""Diagonal Fisher of a model: the mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-from ..distributed import Ranks, world
-from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities
-from ..parameters import Slot, Watch, find_parameters, require_float
-from ..sharding import as_one_process, require_supported
+from ..model.parameters import Watch, find_parameters, require_float
+from ..model.ranks import current_ranks
+from ..model.shards import as_one_process, require_supported
 from . import memory
-from .batches import Places, row_places, split_batch, to_device
+from .accumulation import Accumulation
+from .batches import split_batch
 from .calls import Calls
-from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
-from .labels import common_generator, draw, require_exact_size, require_kind
-from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
+from .labels import common_generator, require_kind
 from .quiet import undisturbed
-from .taps import Taps, tapped
 
 Progress = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True)
 class FisherEstimate:
-    """The Fisher of each watched parameter (of one that is sharded over ranks, of its shard), and how it was found."""
+    """The Fisher of each watched parameter, and how it was computed.
+
+    Attributes:
+        values: the Fisher by parameter name; for a parameter that is sharded over ranks, this rank's shard of it.
+        samples: number of samples, over all ranks.
+        ways: by parameter name the rule that was used, or the fallback and the reason for it.
+        seconds: wall time.
+
+    Example:
+        >>> found = estimate(nn.Linear(2, 3), [torch.ones(4, 2)])
+        >>> found.samples, found.ways["bias"], found.values["bias"].shape
+        (4, 'rule Linear.bias', torch.Size([3]))
+    """
 
     values: dict[str, Tensor]
     samples: int
-    rules: dict[str, str]  # for each parameter the rule that was used, or the fallback and the reason for it
+    ways: dict[str, str]
     seconds: float
 
 
@@ -49,18 +57,45 @@ def diagonal_fisher(
     watch: Watch = None,
     distributed: bool = True,
 ) -> dict[str, Tensor]:
-    """The Fisher of each parameter of ``module`` (or of the part ``watch`` of it), by name.
+    """Diagonal Fisher of each parameter: the mean over samples of the squared gradient of log p(y|x).
 
-    ``data`` yields batches: of a tuple or list the first element goes to ``forward`` and the second holds the labels,
-    anything else goes whole. ``forward`` (default: the module) returns class logits, an object with ``.logits``, or one
-    of ``bitfreeze.likelihoods``. ``labels`` are drawn from the model (``"sample"``), averaged over
-    (``"exact"``) or taken from the data (``"true"``; ``targets`` finds them in a batch). ``samples`` stops after so
-    many: shuffle data that are stored class by class.
+    The whole model is in eval mode meanwhile. Modes, ``requires_grad`` and random states are put back at the end.
 
-    With several ranks of torch.distributed all of them call this together, each with its own samples, dealt to them in
-    turn as DistributedSampler does it, in as many batches as it likes; each gets the Fisher of all. ``samples`` counts
-    those of all ranks: given the size of the dataset, it leaves out what DistributedSampler repeats to fill up. With
-    ``distributed=False`` this process is on its own.
+    With several ranks of torch.distributed, all ranks call this together and each gets the Fisher of all samples.
+    Each rank gives its own samples, dealt in turn as DistributedSampler deals them, in any number of batches.
+    DistributedSampler repeats samples to give each rank as many: ``samples=len(dataset)`` leaves the copies out.
+
+    Args:
+        module: the model.
+        data: batches. A tuple or list is (input, labels, ...); any other batch is an input.
+        forward: maps an input to class logits, an object with ``.logits``, or one of ``bitfreeze.likelihoods``.
+            Default: ``module``.
+        labels: ``"sample"`` draws labels from the model, ``"exact"`` takes the expectation over all labels, ``"true"``
+            takes the labels of the data (the empirical Fisher).
+        samples: how many samples to use, over all ranks. Default: all. Shuffle data that are stored class by class.
+        targets: gets the labels from a batch, for ``labels="true"``. Default: the second element.
+        generator: source of the draws. Default: one seeded from torch's random state.
+        watch: a submodule, a name of a parameter or module, or a list of these. Default: the whole module.
+        distributed: False leaves other ranks out.
+
+    Returns:
+        By parameter name a tensor in the parameter's shape, a DTensor where the parameter is one.
+
+    Raises:
+        TypeError: ``data`` is no iterable of batches, ``forward`` returns something else, or a parameter or the output
+            has half precision.
+        ValueError: there are no samples, the output does not depend on a watched parameter, a number is not finite, or
+            an argument is out of range.
+
+    Example:
+        With two classes and zero weights, p = 1/2, and the Fisher is p (1 - p) times the mean of x^2:
+
+        >>> model = nn.Linear(2, 2, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> x = torch.tensor([[1.0, 0.0], [1.0, 2.0]])
+        >>> diagonal_fisher(model, [x], labels="exact")["weight"]
+        tensor([[0.2500, 0.5000],
+                [0.2500, 0.5000]])
     """
     values = estimate(
         module, data, forward, labels=labels, samples=samples, targets=targets, generator=generator, watch=watch,
@@ -83,10 +118,25 @@ def estimate(
     progress: Progress | None = None,
     distributed: bool = True,
 ) -> FisherEstimate:
-    """As ``diagonal_fisher``, with a report. ``memory_bytes`` bounds what per-sample gradients may take at once;
-    ``progress(done, samples)`` is called after each batch, with how many samples are done and were asked for, on this
-    rank."""
-    started, ranks = time.perf_counter(), world(distributed)
+    """Diagonal Fisher with a report. Arguments that are not listed here are those of ``diagonal_fisher``.
+
+    Args:
+        memory_bytes: limit of the memory for per-sample gradients. One sample at a time may exceed it.
+        progress: called as ``progress(done, wanted)`` after each batch, with this rank's numbers of samples.
+            ``wanted`` is None without ``samples``.
+
+    Returns:
+        The Fisher of each parameter, and the rule or fallback that computed it.
+
+    Raises:
+        TypeError: as in ``diagonal_fisher``.
+        ValueError: as in ``diagonal_fisher``.
+
+    Example:
+        >>> estimate(nn.Linear(2, 3), [torch.ones(4, 2)]).ways
+        {'weight': 'rule Linear.weight', 'bias': 'rule Linear.bias'}
+    """
+    started, ranks = time.perf_counter(), current_ranks(distributed)
     with ranks.together():
         require_kind(labels)
         _require_batches(data, samples)
@@ -95,180 +145,79 @@ def estimate(
         require_float(slots)
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
-    calls = Calls(forward or _as_it_is(model))
+    calls = Calls(forward or _call_model(model))
     with as_one_process(model), undisturbed(model, slots), closing(calls), memory.memory_limit(memory_bytes):
-        run = _Run(slots, calls, labels, common_generator(generator, ranks), ranks)
+        sums = Accumulation(slots, calls, labels, common_generator(generator, ranks), ranks)
         with ranks.together():
             for batch in data if limit != 0 else ():
                 x, given = split_batch(batch)
-                run.add(x, targets(batch) if targets is not None else given, limit)
+                sums.add(x, targets(batch) if targets is not None else given, limit)
                 if progress is not None:
-                    progress(run.samples, limit)
-                if limit is not None and run.samples >= limit:
+                    progress(sums.samples, limit)
+                if limit is not None and sums.samples >= limit:
                     break
-        found = _Found(ranks.gather(run.found()))
-        values = {name: layouts[name].part_of_sum(run.totals.pop(name), ranks) for name in layouts}
+        found = _Found(ranks.gather(sums.summary()))
+        values = {name: layouts[name].part_of_sum(sums.totals.pop(name), ranks) for name in layouts}
     for value in values.values():
         value.div_(found.samples)
     with ranks.together():
         _require_finite(values)
-    return FisherEstimate(values, found.samples, found.rules, time.perf_counter() - started)
+    return FisherEstimate(values, found.samples, found.ways, time.perf_counter() - started)
 
 
 def explain(
     model: nn.Module, data: Iterable[Any], forward: Callable[[Any], Any] | None = None, *, watch: Watch = None
 ) -> dict[str, str]:
-    """Which rule each parameter gets, or which fallback and why, as found out on the first samples of the data."""
-    return estimate(model, data, forward, watch=watch, samples=1).rules
+    """Which rule each parameter gets, or which fallback and why, as found with the first batch.
+
+    Args:
+        model: the model.
+        data: as in ``diagonal_fisher``; only the first batch is used.
+        forward: as in ``diagonal_fisher``.
+        watch: as in ``diagonal_fisher``.
+
+    Returns:
+        The rule, or the fallback and the reason for it, by parameter name.
+
+    Raises:
+        TypeError: as in ``diagonal_fisher``.
+        ValueError: as in ``diagonal_fisher``.
+
+    Example:
+        >>> explain(nn.Sequential(nn.PReLU(), nn.Linear(2, 3)), [-torch.ones(4, 2)])["0.weight"]
+        'torch.func (no rule for weight of PReLU)'
+    """
+    return estimate(model, data, forward, watch=watch, samples=1).ways
 
 
 class _Found:
-    """What the ranks have found together, besides the sums."""
+    """Number of samples and ways of all ranks, from the summary of each."""
 
-    def __init__(self, parts: list[dict[str, Any]]) -> None:
-        self.samples = sum(part["samples"] for part in parts)
-        self.rules: dict[str, str] = {}
-        for part in reversed(parts):  # where they differ, the first has its say
-            self.rules |= part["rules"]
+    def __init__(self, summaries: list[dict[str, Any]]) -> None:
+        self.samples = sum(summary["samples"] for summary in summaries)
+        self.ways: dict[str, str] = {}
+        for summary in reversed(summaries):  # where ranks differ, the first rank's way is reported
+            self.ways |= summary["ways"]
         if not self.samples:
             raise ValueError(
-                "the data hold no samples: give at least one batch (a generator that was used up gives none)"
+                "data must hold at least one sample, got no samples; if data is a generator that is used up, make a "
+                "new one"
             )
-        if not any(part["reached"] for part in parts):
+        if not any(summary["reached"] for summary in summaries):
             raise ValueError(
-                "the output of forward does not depend on any watched parameter: check that forward uses the model "
-                "that is watched, and that it is not run under torch.no_grad() or on detached features"
+                "the output of forward does not depend on any watched parameter; check that forward calls the watched "
+                "model, without torch.no_grad() and without detached features"
             )
 
 
-class _Run:
-    """The sums so far on this rank, and the plan once the first batch has shown which rules hold."""
-
-    def __init__(
-        self,
-        slots: Sequence[Slot],
-        forward: Callable[[Any], Any],
-        labels: str,
-        generator: torch.Generator,
-        ranks: Ranks,
-    ) -> None:
-        self.slots, self.forward, self.kind = slots, forward, labels
-        self.generator, self.ranks = generator, ranks
-        self.layers = tapped_layers(slots)
-        self.totals = zeros(slots)
-        self.samples = 0
-        self.plan: Plan | None = None
-
-    def add(self, x: Any, given: Any, limit: int | None) -> None:
-        x = to_device(x, self.slots[0].parameter.device)
-        with tapped(self.layers) as taps:
-            output = self.forward(x)
-        likelihood = as_likelihood(output)
-        if self.plan is None:
-            warn_of_probabilities(output)
-        n = likelihood.rows
-        if n == 0:
-            return
-        rows = n if limit is None else min(n, limit - self.samples)
-        labels = self._labels(likelihood, given)
-        if self.plan is None or (self.plan.provisional and n > 1):
-            scratch = zeros(self.slots) if self.samples else self.totals
-            self.plan = make_plan(self.slots, self.forward, x, likelihood, scratch)
-        places = self._places(self.plan, x, n)
-        scores = self._scores(likelihood)
-        for k, score in enumerate(scores):
-            number = score(likelihood, labels)[:rows].sum()
-            _require_usable(number)
-            ruled = self._ruled(self.plan, taps, number, n)
-            last = k + 1 == len(scores)
-            for slot in add_by_rules(self.totals, ruled, taps, number, n, not last, self.plan.untried):
-                self.plan.choose(slot, Way.ONE_BY_ONE, f"{self.plan.reasons[slot.name]} has had no trial")
-            self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
-        self.samples += rows
-
-    def found(self) -> dict[str, Any]:
-        if self.plan is None:
-            return {"samples": 0, "reached": False, "rules": {}}
-        reached = self.plan.reached or any(bool(total.any()) for total in self.totals.values())
-        return {"samples": self.samples, "reached": reached, "rules": self.plan.describe()}
-
-    def _places(self, plan: Plan, x: Any, n: int) -> Places | None:
-        """Where this batch holds a row for each sample: as in the trial, if it is built alike."""
-        there, here = plan.places, row_places(x, n)
-        alike = there is not None and there.keys() == here.keys() and all(here[path] >= there[path] for path in here)
-        return there if alike else None
-
-    def _ruled(self, plan: Plan, taps: Taps, score: Tensor, n: int) -> list[Slot]:
-        """The parameters to be left to their rules. What this batch uses otherwise than the trial did goes one by one,
-        the way that needs no trial."""
-        ruled, idle = [], plan.by_way(self.slots, Way.IDLE)
-        for slot in plan.by_way(self.slots, Way.RULE):
-            layer = slot.module
-            if taps.single(layer, n) is not None:
-                ruled.append(slot)
-            elif taps.calls.get(layer):
-                plan.choose(slot, Way.ONE_BY_ONE, "called otherwise in a later batch")
-            else:
-                idle.append(slot)
-        # a parameter that the score does not depend on costs next to nothing to ask for
-        for slot, gradient in zip(idle, single_gradients(score, [slot.parameter for slot in idle]), strict=True):
-            if gradient is not None:
-                plan.choose(slot, Way.ONE_BY_ONE, "first used in a later batch")
-        return ruled
-
-    def _add_by_fallback(self, plan: Plan, work: Work) -> None:
-        by_func = plan.by_way(self.slots, Way.TORCH_FUNC)
-        if by_func:
-            part = zeros(by_func)
-            failure = "" if work.places is not None else "it cannot be taken apart into samples"
-            try:
-                if not failure:
-                    add_by_torch_func(part, by_func, work)
-            except Exception as error:  # torch.func raises many kinds; the reason goes into the report
-                failure = first_line(error)
-            for slot in by_func:
-                if failure:
-                    reason = f"{plan.reasons[slot.name]}; torch.func in a later batch: {failure}"
-                    plan.choose(slot, Way.ONE_BY_ONE, reason)
-                else:
-                    self.totals[slot.name] += part[slot.name]
-        one_by_one = plan.by_way(self.slots, Way.ONE_BY_ONE)
-        if one_by_one:
-            add_one_by_one(self.totals, one_by_one, work)
-
-    def _labels(self, likelihood: Likelihood, given: Any) -> Any:
-        if self.kind == "exact":
-            require_exact_size(likelihood)
-            return None
-        if self.kind == "sample":
-            return draw(likelihood, self.generator, self.ranks)
-        if given is None:
-            raise ValueError(
-                "labels='true' needs labels: give batches of (input, labels), or targets=, which finds them"
-            )
-        if not isinstance(given, Tensor | tuple) and not (isinstance(given, list) and isinstance(given[0], Tensor)):
-            given = torch.as_tensor(given)
-        likelihood.require_labels(given)
-        return to_device(given, self.slots[0].parameter.device)
-
-    def _scores(self, likelihood: Likelihood) -> list[Score]:
-        if self.kind != "exact":
-            return [log_prob_score]
-        return [partial(_support_score, k) for k in range(likelihood.support_size)]
-
-
-def _support_score(k: int, likelihood: Likelihood, labels: Any) -> Tensor:
-    return likelihood.support(k)
-
-
-def _as_it_is(model: nn.Module) -> Callable[[Any], Any]:
+def _call_model(model: nn.Module) -> Callable[[Any], Any]:
     def forward(x: Any) -> Any:
         try:
             return model(x)
         except TypeError as error:
             error.add_note(
-                "model(x) was called with a batch's input alone: if it takes more, pass forward=, such as "
-                "forward=lambda x: model(x, task)"
+                "the model was called as model(x), with the input of a batch; if it takes more arguments, pass "
+                "forward=, such as forward=lambda x: model(x, task)"
             )
             raise
 
@@ -278,33 +227,24 @@ def _as_it_is(model: nn.Module) -> Callable[[Any], Any]:
 def _require_batches(data: Any, samples: int | None) -> None:
     if isinstance(data, Tensor | dict | str) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
         raise TypeError(
-            f"data must be an iterable of batches, not a {type(data).__name__}: wrap a single batch in a list"
+            f"data must be an iterable of batches, got a {type(data).__name__}; wrap a single batch in a list"
         )
     kinds = {(item.dtype, item.shape[1:]) for item in data if isinstance(item, Tensor)} if type(data) is tuple else ()
-    if len(kinds) > 1:  # x.split(...) is a tuple too, of tensors that are alike
-        raise TypeError(
-            "data must be an iterable of batches, not one batch of inputs and labels: wrap it in a list, [(x, y)]"
-        )
+    if len(kinds) > 1:  # x.split(...) is a tuple too, but its tensors have one kind
+        raise TypeError("data must be an iterable of batches, got one batch (x, y); wrap it in a list, [(x, y)]")
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
         raise TypeError(
-            f"data must be an iterable of batches, and {type(data).__name__} is a dataset of single samples: wrap it "
-            "in a DataLoader"
+            f"data must be an iterable of batches, got {type(data).__name__}, a dataset of single samples; wrap it in "
+            "a DataLoader"
         )
     whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
     if samples is not None and (not whole or samples < 1):
-        raise ValueError(f"samples must be at least 1, a whole number, got {samples!r}")
-
-
-def _require_usable(score: Tensor) -> None:
-    if score.dtype in (torch.float16, torch.bfloat16):
-        raise TypeError("forward returned half precision: leave autocast out of the forward given here")
-    if not torch.isfinite(score):
-        raise ValueError("the log-likelihood is not finite: look for NaN or infinite weights, inputs or labels")
+        raise ValueError(f"samples must be a whole number of at least 1, got {samples!r}")
 
 
 def _require_finite(values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         if not torch.isfinite(value.sum()):
             raise ValueError(
-                f"the Fisher of '{name}' is not finite: look for infinite gradients (a log or division of 0?)"
+                f"the Fisher of '{name}' is not finite; look for infinite gradients (log of 0, division by 0)"
             )

@@ -1,7 +1,7 @@
-"""Per-sample gradients for parameters that no rule covers: torch.func where it works, else one sample at a time.
+"""Per-sample gradients of parameters that no rule covers: by torch.func where it works, else one sample at a time.
 
-Both are exact. Both need single samples: where a batch cannot be taken apart, gradients are read off the whole
-batch's graph, row by row.
+Both are exact. torch.func needs batches that can be split into samples. Without a split, one sample at a time means
+one row of the whole batch's output at a time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,28 +14,28 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..likelihoods import Likelihood, as_likelihood
-from ..parameters import Slot
+from ..model.parameters import Slot
 from .batches import Places, row_places, row_tensors, take_rows
 from .memory import row_chunks
 
-Score = Callable[[Likelihood, Any], Tensor]  # one number a sample, from the likelihood and the labels
+Score = Callable[[Likelihood, Any], Tensor]  # likelihood, labels -> one number for each sample
 
 
 @dataclass
 class Work:
-    """What is to be summed over the first ``rows`` samples of a batch."""
+    """A batch, and the score whose squared gradients are summed over its first ``rows`` samples."""
 
     forward: Callable[[Any], Any]
     x: Any
     labels: Any
     score: Score
     rows: int
-    places: Places | None  # where x holds a row for each sample; None: it cannot be taken apart
+    places: Places | None  # which tensors of x have a row for each sample; None if x cannot be split
 
 
-@torch.no_grad()  # of torch's own autograd: torch.func keeps its own account
+@torch.no_grad()  # torch.func records gradients by itself
 def add_by_torch_func(totals: dict[str, Tensor], slots: Sequence[Slot], work: Work) -> None:
-    """totals += sum over samples of the squared gradient, by vmap(grad) in chunks."""
+    """totals += sum over samples of the squared gradient, by vmap(grad) on chunks of samples."""
     assert work.places is not None
     parameters = {slot.name: slot.parameter.detach() for slot in slots}
     inputs, rebuild_input = row_tensors(work.x, work.places)
@@ -50,7 +50,7 @@ def add_by_torch_func(totals: dict[str, Tensor], slots: Sequence[Slot], work: Wo
     per_sample = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
     row_bytes = 2 * sum(value.numel() * value.element_size() for value in parameters.values())
     for chunk in row_chunks(work.rows, row_bytes):
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels of attention cannot be vectorised over samples
+        with sdpa_kernel(SDPBackend.MATH):  # vmap cannot vectorise fused attention
             gradients = per_sample(parameters, [t[chunk] for t in inputs], [t[chunk] for t in targets])
         for slot in slots:
             totals[slot.name] += gradients[slot.name].square().sum(0)
@@ -58,9 +58,9 @@ def add_by_torch_func(totals: dict[str, Tensor], slots: Sequence[Slot], work: Wo
 
 @contextmanager
 def _replaced(slots: Sequence[Slot], values: dict[str, Tensor]) -> Iterator[None]:
-    """The modules with other tensors in place of their parameters, for the time of one call.
+    """Put other tensors in place of the parameters, inside the context.
 
-    Not torch.func.functional_call: given a module that is registered in two places, it does not put all back.
+    torch.func.functional_call does not restore all of a module that is registered in two places.
     """
     originals = [slot.parameter for slot in slots]
 
@@ -77,7 +77,7 @@ def _replaced(slots: Sequence[Slot], values: dict[str, Tensor]) -> Iterator[None
 
 
 def add_one_by_one(totals: dict[str, Tensor], slots: Sequence[Slot], work: Work) -> None:
-    """The same, a backward pass for each sample."""
+    """totals += sum over samples of the squared gradient, by a backward pass for each sample."""
     parameters = [slot.parameter for slot in slots]
     for number in _single_scores(work):
         for slot, gradient in zip(slots, single_gradients(number, parameters), strict=True):
@@ -86,6 +86,7 @@ def add_one_by_one(totals: dict[str, Tensor], slots: Sequence[Slot], work: Work)
 
 
 def _single_scores(work: Work) -> Iterator[Tensor]:
+    """The score of each sample."""
     if work.places is None:
         yield from work.score(as_likelihood(work.forward(work.x)), work.labels)[: work.rows]
         return
@@ -96,12 +97,12 @@ def _single_scores(work: Work) -> Iterator[Tensor]:
 
 
 def _all_places(labels: Any) -> Places:
-    """Labels have a row for each sample everywhere."""
+    """Places of labels: every tensor has a row for each sample."""
     return dict.fromkeys(row_places(labels, 0), True)
 
 
 def single_gradients(score: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor | None]:
-    """The gradient of one number, dense, with None where it does not depend on a parameter."""
+    """Dense gradient of one number with respect to each parameter, None where it does not depend on the parameter."""
     if not parameters or not score.requires_grad:
         return [None] * len(parameters)
     gradients = torch.autograd.grad(score, parameters, retain_graph=True, allow_unused=True)

@@ -1,21 +1,22 @@
-"""Labels for the likelihood: drawn from the model, or those that came with the data."""
+"""Kinds of labels, and labels drawn from the model."""
 
 from math import prod
 from typing import Any
 
 import torch
 
-from ..distributed import Ranks
 from ..likelihoods import Likelihood
+from ..model.ranks import Ranks
 
 KINDS = ("sample", "exact", "true")
-EXACT_LIMIT = 4096  # backward passes a batch
+EXACT_LIMIT = 4096  # backward passes per batch
 
 
 def draw(likelihood: Likelihood, generator: torch.Generator, ranks: Ranks) -> Any:
-    """Labels drawn from the model. A sample's draw depends on its place in the data, not on the batch size.
+    """Labels drawn from the model.
 
-    Nor on the number of ranks: samples are dealt to them in turn, each draws for all and takes its own.
+    A sample's draw depends on its place in the data, not on the batch size or the number of ranks: samples are dealt to
+    ranks in turn, and each rank draws for all ranks and takes its own rows.
     """
     rows, size = likelihood.rows * ranks.count, _outputs(likelihood.noise_shape)
     noise = torch.rand(rows, size, dtype=torch.float64, generator=generator, device=generator.device)
@@ -23,7 +24,7 @@ def draw(likelihood: Likelihood, generator: torch.Generator, ranks: Ranks) -> An
 
 
 def common_generator(given: torch.Generator | None, ranks: Ranks) -> torch.Generator:
-    """The user's generator, or one that follows from torch's random state: on all ranks in the state of rank 0's."""
+    """The user's generator, or one seeded from torch's random state. Rank 0's state is copied to all ranks."""
     generator = given or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
     if ranks.count > 1:
         generator.set_state(torch.tensor(ranks.gather(generator.get_state().tolist())[0], dtype=torch.uint8))
@@ -31,7 +32,7 @@ def common_generator(given: torch.Generator | None, ranks: Ranks) -> torch.Gener
 
 
 def _outputs(shape: Any) -> int:
-    """How many numbers a sample needs."""
+    """Number of random numbers that a sample needs."""
     return prod(shape[1:]) if isinstance(shape, torch.Size) else sum(_outputs(part) for part in shape)
 
 
@@ -44,12 +45,12 @@ def _shaped(noise: torch.Tensor, shape: Any) -> Any:
 
 def require_kind(kind: str) -> None:
     if kind not in KINDS:
-        raise ValueError(f"labels={kind!r} is not known: use 'sample', 'exact' or 'true'")
+        raise ValueError(f"labels must be 'sample', 'exact' or 'true', got {kind!r}")
 
 
 def require_exact_size(likelihood: Likelihood) -> None:
     if likelihood.support_size > EXACT_LIMIT:
         raise ValueError(
-            f"labels='exact' would take {likelihood.support_size} backward passes a batch (at most {EXACT_LIMIT} are "
-            "allowed): use labels='sample'"
+            f"labels='exact' must take at most {EXACT_LIMIT} backward passes per batch, got {likelihood.support_size}; "
+            "use labels='sample'"
         )

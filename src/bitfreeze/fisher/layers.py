@@ -1,6 +1,6 @@
 """Exact rules for the layers of torch.nn. Index letters: see registry.py.
 
-The gradient of one sample sums over positions before it is squared; squaring first is a different, wrong quantity.
+The gradient of a sample is first summed over positions, then squared. The other order gives another, wrong quantity.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .memory import row_chunks
 from .registry import register_rule
 
-CACHE = 4 * 2**20  # per-sample gradients of about this many bytes at a time stay in the processor's cache
+CACHE = 4 * 2**20  # bytes of per-sample gradients that stay in the processor's cache
 
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -22,7 +22,7 @@ _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def _add_squares(total: Tensor, rows: int, floats_per_row: int, gradients: Callable[[slice], Tensor]) -> None:
-    """total += sum over n of gradients^2, a few samples at a time: ``gradients(rows)`` gives [n, *total.shape]."""
+    """total += sum over n of gradients^2, a few samples at a time. ``gradients(rows)`` returns [n, *total.shape]."""
     flat = total.view(-1)
     for chunk in row_chunks(rows, floats_per_row * total.element_size(), CACHE):
         per_sample = gradients(chunk).reshape(chunk.stop - chunk.start, -1)
@@ -30,12 +30,12 @@ def _add_squares(total: Tensor, rows: int, floats_per_row: int, gradients: Calla
             flat.addcmul_(row, row)
 
 
-# Linear: z_no = sum_i W_oi a_ni + b_o, or the same at each position l
+# Linear: z_no = sum_i W_oi a_ni + b_o, at each position l if there are several
 
 
 @register_rule(nn.Linear, parameter="weight")
 def linear_weight(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> None:
-    """One position: sum_n (delta_no a_ni)^2 is a matrix product of squares. Several: G_noi = sum_l delta_nlo a_nli."""
+    """With one position, sum_n (delta_no a_ni)^2 is a matrix product of squares; else G_noi = sum_l delta_nlo a_nli."""
     if a.ndim == 2:
         total.addmm_(delta.square().T, a.square())
         return
@@ -48,11 +48,11 @@ def linear_bias(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> No
     total += delta.flatten(1, -2).sum(1).square().sum(0) if delta.ndim > 2 else delta.square().sum(0)
 
 
-# Convolutions: the input unfolded to the patch that each position sees turns them into Linear layers with positions
+# Convolutions are Linear layers with positions: the input of a position is the patch that it sees
 
 
 def _patches(a: Tensor, kernel: Any, stride: Any, dilation: Any, positions: Any, groups: int) -> Tensor:
-    """[n, g, i*k, l]: what each of the ``positions`` sees of a padded input, as a view that is copied once."""
+    """Patch of a padded input that each position sees, [n, g, i*k, l]: a view that is copied once."""
     n, channels, *_ = a.shape
     s_n, s_c, *s_x = a.stride()
     view = a.as_strided(
@@ -69,7 +69,7 @@ def _patches(a: Tensor, kernel: Any, stride: Any, dilation: Any, positions: Any,
 
 @register_rule(*_CONVS, parameter="weight")
 def conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
-    """G_ngok = sum_l delta_ngol patch_ngkl; with a single position the Linear form."""
+    """G_ngok = sum_l delta_ngol patch_ngkl. With one position it has the form of Linear."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padding = layer._reversed_padding_repeated_twice
     groups, positions = layer.groups, delta.shape[2:]
@@ -84,7 +84,7 @@ def conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
 
 @register_rule(*_TRANSPOSED, parameter="weight")
 def transposed_conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
-    """A transposed convolution is a convolution from output to input: a and delta change places."""
+    """A transposed convolution is a convolution from output to input, so a and delta change places."""
     positions = a.shape[2:]
     inputs = a.reshape(len(a), layer.groups, layer.in_channels // layer.groups, -1)
 
@@ -96,7 +96,7 @@ def transposed_conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) 
 
 
 def _add_products(total: Tensor, left: Tensor, right: Callable[[slice], Tensor], floats: int) -> None:
-    """total += sum_n (left_ngol right_ngkl summed over l)^2, where total is [g*o, k] up to its shape."""
+    """total += sum_n (sum_l left_ngol right_ngkl)^2, where total is [g*o, k] up to its shape."""
     rows, *_, positions = left.shape
     if positions == 1:
         squares = right(slice(0, rows)).squeeze(-1).square()
@@ -164,7 +164,7 @@ def rms_norm_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None
 
 @register_rule(nn.Embedding, parameter="weight")
 def embedding_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
-    """A token's gradient sums delta over the places where the sample holds it: sum by (sample, token) first."""
+    """The gradient of a token sums delta over the positions that hold it: sum by (sample, token), then square."""
     sample = torch.arange(len(a), device=a.device).unsqueeze(1)
     keys, place = torch.unique(sample * layer.num_embeddings + a.reshape(len(a), -1), return_inverse=True)
     sums = delta.new_zeros(len(keys), layer.embedding_dim)

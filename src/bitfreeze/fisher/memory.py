@@ -1,4 +1,4 @@
-"""How much working memory an estimate may use for per-sample gradients."""
+"""Limit of the memory that an estimate uses for per-sample gradients."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +11,7 @@ _limit: ContextVar[int] = ContextVar("bytes for per-sample gradients", default=D
 
 @contextmanager
 def memory_limit(limit: int) -> Iterator[None]:
+    """Set the limit, in bytes, inside the context."""
     token = _limit.set(limit)
     try:
         yield
@@ -19,7 +20,7 @@ def memory_limit(limit: int) -> Iterator[None]:
 
 
 def row_chunks(rows: int, bytes_per_row: int, ceiling: int | None = None) -> Iterator[slice]:
-    """Slices of as many rows as fit, at least one. ``ceiling``: a tighter limit, for speed."""
+    """Slices of as many rows as fit into the limit, at least one. ``ceiling``: a tighter limit, for speed."""
     limit = _limit.get() if ceiling is None else min(ceiling, _limit.get())
     step = max(1, limit // max(1, bytes_per_row))
     for start in range(0, rows, step):

@@ -1,4 +1,7 @@
-"""How each parameter's Fisher is computed, decided by trying it on three samples against autograd, one at a time."""
+"""Plan of an estimate: the way each parameter's Fisher is computed.
+
+A way is used only if it agrees with autograd on three samples, one at a time.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..likelihoods import Likelihood, as_likelihood
-from ..parameters import Slot
+from ..model.parameters import Slot
 from .batches import Places, row_places, take_rows
 from .fallback import Work, add_by_torch_func, single_gradients
 from .registry import Rule, find_rule
@@ -27,14 +30,14 @@ class Way(Enum):
 
 @dataclass
 class Plan:
-    """The way of each parameter, with the reason in words."""
+    """The way of each parameter, and the reason in words."""
 
-    places: Places | None  # where a batch holds a row for each sample; None: it cannot be taken apart
+    places: Places | None  # which tensors of a batch have a row for each sample; None if it cannot be split
     provisional: bool  # made from a batch of one sample, which shows little
     ways: dict[str, Way] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    reached: bool = False  # whether the output depends on any of them
-    untried: set[str] = field(default_factory=set)  # have a rule, but no gradient in the trial to show that it holds
+    reached: bool = False  # whether the output depends on any parameter
+    untried: set[str] = field(default_factory=set)  # parameters with a rule, but with gradients of zero in the probe
 
     def choose(self, slot: Slot, way: Way, reason: str) -> None:
         self.ways[slot.name] = way
@@ -52,7 +55,7 @@ class Plan:
 
 
 def candidate_rule(slot: Slot) -> tuple[Rule | None, str]:
-    """The registered rule for a parameter, unless it has several owners."""
+    """The registered rule of a parameter with one owner, and its name; or None, and the reason."""
     if len(slot.owners) > 1:
         return None, f"held in {len(slot.owners)} places"
     return find_rule(*slot.owners[0])
@@ -66,9 +69,9 @@ def tapped_layers(slots: Sequence[Slot]) -> list[nn.Module]:
 def add_by_rules(
     totals: dict[str, Tensor], slots: Sequence[Slot], taps: Taps, score: Tensor, n: int, keep: bool, untried: set[str]
 ) -> list[Slot]:
-    """totals += sum over samples of the squared gradient of ``score``, each parameter by its layer's rule.
+    """totals += sum over samples of the squared gradient of ``score``, by the rule of each parameter.
 
-    Returns those that were left out, because their rule is untried and has something to say.
+    Returns the parameters that were left out, because their rule is untried and their gradient is not zero.
     """
     calls = _single_calls(slots, taps, n)
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep), strict=True))
@@ -103,14 +106,14 @@ def zeros(slots: Sequence[Slot]) -> dict[str, Tensor]:
 
 
 class Probe:
-    """A few samples, run once with taps: what autograd says of them is the truth."""
+    """A few samples to check rules and torch.func with. Autograd gives the true gradients of these samples."""
 
     def __init__(self, slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood) -> None:
         self.slots, self.forward = slots, forward
         n, labels = likelihood.rows, likelihood.unlikely()
         self.places: Places | None = row_places(x, n)
         self.rows = min(PROBE_ROWS, n)
-        # what shows that a batch can be taken apart: some of its samples, or one alone, give what they gave in it
+        # A batch can be split if some of its samples, or one alone, give the same log-probabilities as within it.
         self.why_whole = ""
         if n > 1:
             expected = likelihood.log_prob(labels).detach()
@@ -121,17 +124,17 @@ class Probe:
                 )
         if self.why_whole:
             self.places = None
-        if n <= PROBE_ROWS or self.why_whole:  # too few for a part to show much, or one that must stay whole
+        if n <= PROBE_ROWS or self.why_whole:  # the whole batch is the better probe, or the only one
             self._run(x, labels)
 
     def _run_part(self, x: Any, labels: Any, expected: Tensor) -> str:
         try:
             self._run(x, labels)
-        except Exception as error:  # whatever the user's forward does with fewer samples: then it gets whole batches
-            return f"fewer samples at a time fail: {first_line(error)}"
+        except Exception as error:  # forward or its labels may not fit fewer samples; forward then gets whole batches
+            return f"running fewer samples fails: {first_line(error)}"
         same = self.log_prob.shape == expected.shape
         same = same and torch.allclose(self.log_prob.detach(), expected, rtol=1e-3, atol=1e-4)
-        return "" if same else "its batches cannot be taken apart into samples"
+        return "" if same else "its batches cannot be split into samples"
 
     def _run(self, x: Any, labels: Any) -> None:
         self.x, self.labels = x, labels
@@ -140,7 +143,7 @@ class Probe:
         self.log_prob = self.likelihood.log_prob(labels)
 
     def truth(self, slots: Sequence[Slot]) -> dict[str, Tensor]:
-        """The sum of squared gradients by autograd, one sample at a time, for the parameters that have one at all."""
+        """Sum of squared gradients by autograd, one sample at a time, of the parameters that have a gradient."""
         totals: dict[str, Tensor] = {}
         for number in self.log_prob[: self.rows]:
             gradients = single_gradients(number, [slot.parameter for slot in slots])
@@ -155,9 +158,9 @@ class Probe:
 def make_plan(
     slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood, scratch: dict[str, Tensor]
 ) -> Plan:
-    """Try each rule, and torch.func for the rest, on the probe; what disagrees with autograd is not used.
+    """Plan from a batch: the rules that agree with autograd, then torch.func where it agrees, then single samples.
 
-    ``scratch`` has a tensor of zeros for each parameter, and has zeros again afterwards: it saves a copy of the model.
+    ``scratch`` holds a tensor of zeros for each parameter, before and after. Reusing it saves a copy of the model.
     """
     probe = Probe(slots, forward, x, likelihood)
     plan = Plan(probe.places, provisional=likelihood.rows == 1)
@@ -169,7 +172,7 @@ def make_plan(
 
 
 def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[str, Tensor]) -> None:
-    """Give each parameter its rule, or find it idle, or leave it without a way but with a reason."""
+    """Choose a rule, or idle, for each parameter. A parameter without either gets a reason, but no way."""
     calls = _single_calls(slots, probe.taps, probe.likelihood.rows)
     score = probe.log_prob[: probe.rows].sum()
     deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph=True), strict=True))
@@ -194,7 +197,7 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
 def _try_rule(
     total: Tensor, slot: Slot, probe: Probe, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
 ) -> str:
-    """Add what the rule finds to ``total``; where there is none to try, say why."""
+    """Add the squared gradients by the rule to ``total``. Returns why that is not possible, or ''."""
     rule, reason = candidate_rule(slot)
     layer = slot.module
     times = len(probe.taps.calls.get(layer, []))
@@ -208,7 +211,7 @@ def _try_rule(
         return "the first axis of its module's input is not the sample"
     try:
         add_by_rule(total, slot, calls, deltas)
-    except Exception as error:  # a rule that cannot take this layout: the reason is reported, the fallback used
+    except Exception as error:  # the rule cannot take this layout; the report names the reason
         total.zero_()
         return f"{reason} failed: {first_line(error)}"
     return ""
@@ -220,7 +223,7 @@ def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: di
         work = Work(probe.forward, probe.x, probe.labels, log_prob_score, probe.rows, plan.places)
         try:
             add_by_torch_func(scratch, slots, work)
-        except Exception as error:  # torch.func raises many kinds on what it cannot transform: the reason is reported
+        except Exception as error:  # torch.func raises exceptions of many kinds; the report names the reason
             failure = f"torch.func: {first_line(error)}"
     truth = probe.truth(slots)
     for slot in slots:
@@ -231,7 +234,7 @@ def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: di
         elif not agrees:
             plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; torch.func disagrees with autograd")
         elif not tried:
-            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; no gradient to try torch.func with")
+            plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; no gradient to check torch.func with")
         else:
             plan.choose(slot, Way.TORCH_FUNC, reason)
 
@@ -241,10 +244,10 @@ def log_prob_score(likelihood: Likelihood, labels: Any) -> Tensor:
 
 
 def _agree(found: Tensor, truth: Tensor | None) -> tuple[bool, bool]:
-    """Whether they agree, and whether there was anything to compare but zeros.
+    """Whether two sums of squares agree in each entry, and whether any entry of the true one is not zero.
 
-    Entry by entry: rounding is far below a thousandth of an entry, or of the square of a ten-thousandth of the largest
-    gradient; a wrong layout is far above. Leaves zeros in ``found`` and uses up ``truth``.
+    The tolerance is 1e-3 of the entry plus 1e-8 of the largest: far above rounding, far below the error of a wrong
+    layout. ``found`` holds zeros afterwards, ``truth`` is overwritten.
     """
     if truth is None or not truth.numel():
         agrees = not found.any()

@@ -1,4 +1,4 @@
-"""Conditions of an estimate: the whole model in eval mode, gradients on, autocast and compilation off, all put back."""
+"""Conditions of an estimate: the whole model in eval mode, gradients on, autocast and compilation off."""
 
 import random
 import sys
@@ -10,35 +10,34 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..parameters import Slot
+from ..model.parameters import Slot
 
 
 @contextmanager
 def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
-    """Modes, ``requires_grad`` and random states are afterwards what they were, whatever happens inside."""
+    """Set these conditions, and restore modes, ``requires_grad`` and random states at the end, also after an error."""
     for name, module in model.named_modules():
         require_independent_samples(module, name)
     modes = [(module, module.training) for module in model.modules()]
-    # tensors that a module computes anew at each call (pruned weights): torch.func would leave its own behind
+    # Some modules store tensors that each call computes anew (pruned weights). torch.func would leave its own there.
     computed = [(module, {k: v for k, v in vars(module).items() if isinstance(v, Tensor)}) for module, _ in modes]
     parameters = [slot.parameter for slot in slots]
     learning = [parameter.requires_grad for parameter in parameters]
     device = parameters[0].device
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - loaders use the old one
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - loaders use the legacy state
     fast_attention = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
-        if "torch._dynamo" in sys.modules:  # hooks added after a model was compiled do not fire in compiled code
+        if "torch._dynamo" in sys.modules:  # compiled code does not run hooks that were added after compiling
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings(
-                "ignore", r"Using `torch\.compile\(module\)` when there are global hooks"
-            )  # calls.py
+            # calls.py adds a global hook
+            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
         try:
-            torch.backends.mha.set_fastpath_enabled(False)  # fused attention has no gradients for its parts
+            torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be differentiated
             model.eval()
             for parameter in parameters:
                 parameter.requires_grad_(True)
@@ -56,14 +55,14 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
 
 
 def require_independent_samples(module: nn.Module, name: str) -> None:
-    """Per-sample gradients mean something only where a sample's output does not depend on the rest of its batch."""
+    """Raise ValueError if a sample's gradient in this module depends on the rest of the batch."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
         raise ValueError(
             f"'{name}' normalises with the statistics of the batch even in eval mode, so one sample's gradient "
-            "depends on the others (watched or not): use track_running_stats=True, or GroupNorm"
+            "depends on the others; use track_running_stats=True, or GroupNorm, also in parts that are not watched"
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
         raise ValueError(
-            f"'{name}' scales its gradients by frequency, so they are not those of the likelihood: use "
+            f"'{name}' scales gradients by frequency in the batch, so they are not those of the likelihood; use "
             "scale_grad_by_freq=False"
         )

@@ -1,11 +1,11 @@
-"""A rule for each parameter of each kind of layer.
+"""Registry of rules: one for each parameter of each kind of layer.
 
 A rule adds to ``total`` the sum over samples of the squared gradient of one parameter of one layer:
 
     rule(total, layer, a, delta)
 
-``a`` is the layer's input, ``delta`` the gradient of the summed log-likelihood with respect to its output. Index
-letters, here and in the rules: n sample, o output channel, i input channel, l position, k kernel entry, g group.
+``a`` is the layer's input, ``delta`` the gradient of the summed log-likelihood with respect to the layer's output.
+Index letters of all rules: n sample, o output channel, i input channel, l position, k kernel entry, g group.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,36 @@ _rules: dict[tuple[type[nn.Module], str], Rule] = {}
 
 
 def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], Rule]:
-    """Use the decorated function for ``parameter`` of these kinds of layer, and of subclasses that keep ``forward``."""
+    """Decorator that registers a rule for ``parameter`` of these kinds of layer.
+
+    Subclasses that keep ``forward`` use the rule too. Every estimate checks the rule on a few samples, and falls back
+    where it disagrees with autograd.
+
+    Args:
+        layers: classes of modules.
+        parameter: the name of one of their parameters, such as ``"weight"``.
+
+    Returns:
+        A decorator that returns the function as it is. The function is called as ``rule(total, layer, a, delta)``: it
+        adds to ``total``, in the parameter's shape, the sum over samples of the parameter's squared gradient. ``a`` is
+        the layer's input, ``delta`` the gradient of the summed log-likelihood with respect to the layer's output; the
+        first axis of both is the sample.
+
+    Example:
+        >>> import torch
+        >>> from bitfreeze.fisher import explain, register_rule
+        >>> class Scale(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.weight = nn.Parameter(torch.ones(3))
+        ...     def forward(self, x):
+        ...         return x * self.weight
+        >>> @register_rule(Scale, parameter="weight")
+        ... def scale_weight(total, layer, a, delta):
+        ...     total += (a * delta).square().sum(0)
+        >>> explain(Scale(), [torch.ones(4, 3)])
+        {'weight': 'rule Scale.weight'}
+    """
 
     def register(rule: Rule) -> Rule:
         for layer in layers:
@@ -29,12 +58,12 @@ def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], 
 
 
 def find_rule(layer: nn.Module, parameter: str) -> tuple[Rule | None, str]:
-    """The rule for a parameter of a layer, and in words what it is or why there is none."""
+    """The rule for a parameter of a layer and its name, or None and the reason."""
     for kind in type(layer).__mro__:
         rule = _rules.get((kind, parameter))
         if rule is None:
             continue
         if type(layer).forward is not getattr(kind, "forward", None):
-            return None, f"{type(layer).__name__} has a forward of its own, so the rule of {kind.__name__} is not used"
+            return None, f"{type(layer).__name__} overrides forward, so the rule of {kind.__name__} is not used"
         return rule, f"rule {kind.__name__}.{parameter}"
     return None, f"no rule for {parameter} of {type(layer).__name__}"

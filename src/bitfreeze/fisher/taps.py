@@ -1,4 +1,4 @@
-"""Taps: the input of each layer, and the place in the autograd graph where the gradient of its output can be read."""
+"""Taps record each layer's input, and the edge of the autograd graph that gives the gradient of its output."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 
 class Call:
-    """One call of a layer. The edge is taken before anything can change the output in place."""
+    """One call of a layer. It takes the edge at once, before an operation can change the output in place."""
 
     def __init__(self, a: Tensor, output: Tensor) -> None:
         self.a = a
@@ -19,18 +19,18 @@ class Call:
         self.edge: GradientEdge | None = get_gradient_edge(output) if output.requires_grad else None
 
     def fits(self, n: int) -> bool:
-        """Whether the first axis can be the sample, and the input is still what the layer saw."""
+        """Whether the first axis can be n samples, and the input has not been changed in place since the call."""
         return self.a.ndim > 0 and len(self.a) == n == self.samples and self.a._version == self.version
 
 
 class Taps:
-    """Calls of the tapped layers during one forward pass."""
+    """Calls of each tapped layer in one forward pass. None stands for a call without a tensor in or out."""
 
     def __init__(self) -> None:
         self.calls: dict[nn.Module, list[Call | None]] = {}
 
     def single(self, layer: nn.Module, n: int) -> Call | None:
-        """The layer's only call, if there was one and it can be read sample by sample."""
+        """The layer's only call, or None if there were several or if the call does not fit n samples."""
         calls = self.calls.get(layer, [])
         call = calls[0] if len(calls) == 1 else None
         return call if call is not None and call.fits(n) else None
@@ -43,7 +43,7 @@ class Taps:
 
 @contextmanager
 def tapped(layers: Iterable[nn.Module]) -> Iterator[Taps]:
-    """Record the calls of these layers. Ours is the first hook, so that it sees what the layer itself returned."""
+    """Record the calls of these layers. The hook runs first, so it sees what the layer itself returned."""
     taps = Taps()
     handles = [layer.register_forward_hook(taps._record, prepend=True, with_kwargs=True) for layer in layers]
     try:
@@ -54,7 +54,7 @@ def tapped(layers: Iterable[nn.Module]) -> Iterator[Taps]:
 
 
 def output_gradients(score: Tensor, calls: list[Call], keep_graph: bool) -> list[Tensor | None]:
-    """d score / d output of each call; parameter gradients are never computed."""
+    """d score / d output of each call. No gradients of parameters are computed."""
     edges = [call.edge for call in calls if call.edge is not None]
     if not edges or not score.requires_grad:
         return [None] * len(calls)

@@ -1,1 +1,6 @@
-"""BLIP as other libraries' own kind of plug-in, one file each: it needs the library, and so its extra."""
+"""BLIP as plug-ins of other libraries, one module for each, imported by name because it needs that library's extra.
+
+Public: ``avalanche.BLIPPlugin`` and ``avalanche.backbone``, ``lightning.BLIPCallback``, ``transformers.BLIPCallback``
+and ``transformers.likelihood``, ``stable_baselines3.BLIPCallback``, ``state_file.save_state`` and
+``state_file.load_state``.
+"""

@@ -1,4 +1,4 @@
-"""BLIP as a plugin of Avalanche's supervised strategies: a task is an experience."""
+"""BLIP as a plugin of Avalanche's supervised strategies. A task is an experience."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,26 +6,41 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..missing import install
+from .._extras import install
 
 try:
     from avalanche.models import IncrementalClassifier, MultiHeadClassifier
     from avalanche.training.plugins import SupervisedPlugin
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"this needs the extra 'avalanche': {install('avalanche')}") from missing
+    raise ModuleNotFoundError(f"{__name__} needs the extra 'avalanche': {install('avalanche')}") from missing
 
-from ..attachment import Attachment
-from ..blip import BLIP
-from ..consolidation import Consolidation
+from ..blip.attachment import Attachment
+from ..blip.blip import BLIP
+from ..blip.consolidation import Consolidation
 
 HEADS = (MultiHeadClassifier, IncrementalClassifier)
 
 
 class BLIPPlugin(SupervisedPlugin):
-    """Clamps after each update, and consolidates with the experience's data after it has been learned.
+    """Clamps after each update, and consolidates with an experience's data at its end.
 
-    blip: a BLIP of the strategy's model. A classifier that grows with the classes cannot be watched: see ``backbone``.
-    samples: how many of an experience's samples to consolidate with; default all.
+    ``report`` holds the last ``Consolidation``.
+
+    Args:
+        blip: a BLIP of the strategy's model. It cannot watch a classifier that grows with the classes: see
+            ``backbone``.
+        samples: how many samples of an experience to consolidate with. Default: all.
+
+    Raises:
+        ValueError: the strategy trains another model (when training starts).
+
+    Example:
+        ```python
+        blip = BLIP(model, watch=backbone(model))
+        strategy = Naive(model=model, optimizer=optimizer, criterion=criterion, plugins=[BLIPPlugin(blip)])
+        for experience in stream:
+            strategy.train(experience)
+        ```
     """
 
     def __init__(self, blip: BLIP, *, samples: int | None = None) -> None:
@@ -36,8 +51,8 @@ class BLIPPlugin(SupervisedPlugin):
 
     def before_training_exp(self, strategy: Any, **kwargs: Any) -> None:
         if strategy.model is not self.blip.model:
-            raise ValueError("the strategy trains another model than BLIP watches: build BLIP from strategy.model")
-        # to whatever optimizer steps the model, for strategies change theirs as the model grows
+            raise ValueError("the strategy must train the model that BLIP watches; build BLIP from strategy.model")
+        # Strategies change their optimizer as the model grows, so BLIP attaches to all optimizers of the model.
         self._attachment = self.blip.attach()
 
     def after_training_exp(self, strategy: Any, num_workers: int = 0, **kwargs: Any) -> None:
@@ -45,14 +60,14 @@ class BLIPPlugin(SupervisedPlugin):
         loader = DataLoader(
             dataset,
             batch_size=strategy.train_mb_size,
-            shuffle=True,  # so that ``samples`` are not the first classes only
+            shuffle=True,  # otherwise ``samples`` may cover only the first classes
             num_workers=num_workers,
             collate_fn=getattr(dataset, "collate_fn", None),
         )
 
         def forward(batch: Any) -> Any:
             strategy.mbatch = batch
-            return strategy.forward()  # which knows whether the model wants task labels
+            return strategy.forward()  # passes task labels to models that take them
 
         try:
             batches = ((list(batch), batch[1]) for batch in loader)
@@ -70,7 +85,14 @@ class BLIPPlugin(SupervisedPlugin):
 
 
 def backbone(model: nn.Module) -> list[nn.Module | str]:
-    """All of a model but its classifier heads (MultiHeadClassifier, IncrementalClassifier), for ``BLIP(watch=...)``."""
+    """All parts of a model but its classifier heads, for ``BLIP(watch=...)``.
+
+    Args:
+        model: any module. Its heads are of class MultiHeadClassifier or IncrementalClassifier.
+
+    Returns:
+        Submodules without heads, and names of parameters outside these.
+    """
     return list(_outside_heads(model, ""))
 
 

@@ -1,34 +1,45 @@
-"""BLIP as a callback of Lightning: a task is a ``trainer.fit``."""
+"""BLIP as a callback of Lightning. A task is a ``trainer.fit``."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
 
-from ..missing import install
+from .._extras import install
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import SingleDeviceStrategy
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"this needs the extra 'lightning': {install('lightning')}") from missing
+    raise ModuleNotFoundError(f"{__name__} needs the extra 'lightning': {install('lightning')}") from missing
 
-from ..attachment import Attachment
-from ..blip import BLIP
-from ..consolidation import Consolidation
+from ..blip.attachment import Attachment
+from ..blip.blip import BLIP
+from ..blip.consolidation import Consolidation
 
 
 class BLIPCallback(Callback):
     """Clamps after each step of a fit, and consolidates at its end.
 
-    blip: a BLIP of the LightningModule or of a part of it.
-    data, forward: what to consolidate with, as in BLIP.consolidate; by default the training data, and ``blip.model``
-        called with the first element of a batch.
-    samples: how many of the data; default all.
-    at_end: False leaves the end of a task to you: call ``blip.consolidate`` yourself.
+    Lightning's checkpoints carry BLIP's state. A checkpoint from within a fit holds the state before consolidation;
+    ``trainer.save_checkpoint`` after the fit holds the state after it. ``report`` holds the last ``Consolidation``.
 
-    Lightning's checkpoints carry the state. One that is written while a task is being learned holds the state before
-    its end; ``trainer.save_checkpoint`` after the fit holds the one after it.
+    Args:
+        blip: a BLIP of the LightningModule or of a part of it.
+        data: batches to consolidate with, as in ``BLIP.consolidate``. Default: the training data.
+        forward: as in ``BLIP.consolidate``. Default: ``blip.model``.
+        samples: how many samples to consolidate with. Default: all.
+        at_end: False leaves ``blip.consolidate`` to you.
+
+    Raises:
+        ValueError: the trainer uses several devices, or fits another model (when the fit starts).
+
+    Example:
+        ```python
+        callback = BLIPCallback(BLIP(module, watch=module.backbone))
+        for loader in loaders:
+            Trainer(max_epochs=5, devices=1, callbacks=[callback]).fit(module, loader)
+        ```
     """
 
     state_key = "bitfreeze.BLIP"
@@ -52,7 +63,7 @@ class BLIPCallback(Callback):
             _require_part(self.blip.model, pl_module)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Lightning calls nobody after a step: torch itself does
+        # Lightning has no hook after a step, torch has one.
         self._attachment = self.blip.attach()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -74,13 +85,11 @@ class BLIPCallback(Callback):
 def _require_one_device(trainer: Trainer) -> None:
     if not isinstance(trainer.strategy, SingleDeviceStrategy):
         raise ValueError(
-            f"BLIPCallback works on one device, and {type(trainer.strategy).__name__} spreads the model or the data: "
-            "use Trainer(devices=1)"
+            f"the trainer must use one device, got {type(trainer.strategy).__name__}, which spreads the model or the "
+            "data; use Trainer(devices=1)"
         )
 
 
 def _require_part(model: nn.Module, whole: nn.Module) -> None:
     if not any(module is model for module in whole.modules()):
-        raise ValueError(
-            "the trainer fits another model than BLIP watches: build BLIP from this module or a part of it"
-        )
+        raise ValueError("the trainer must fit the model that BLIP watches; build BLIP from this module or its parts")

@@ -1,4 +1,4 @@
-"""BLIP as a callback of Stable-Baselines3's on-policy algorithms (PPO, A2C): a task is a ``learn()``."""
+"""BLIP as a callback of Stable-Baselines3's on-policy algorithms (PPO, A2C). A task is a ``learn()``."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..missing import install
+from .._extras import install
 
 try:
     from stable_baselines3.common import distributions as sb3
@@ -15,11 +15,11 @@ try:
     from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
     from stable_baselines3.common.utils import obs_as_tensor
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"this needs the extra 'sb3': {install('sb3')}") from missing
+    raise ModuleNotFoundError(f"{__name__} needs the extra 'sb3': {install('sb3')}") from missing
 
-from ..attachment import Attachment
-from ..blip import BLIP
-from ..consolidation import Consolidation
+from ..blip.attachment import Attachment
+from ..blip.blip import BLIP
+from ..blip.consolidation import Consolidation
 from ..likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, Product
 
 BATCH = 256
@@ -33,10 +33,28 @@ LIKELIHOODS: dict[type, Callable[[Any], Likelihood]] = {
 
 
 class BLIPCallback(BaseCallback):
-    """Clamps after each step of a ``learn()``, and at its end consolidates the policy's actions on what was last seen.
+    """Clamps after each step of a ``learn()``, and consolidates with its last observations at its end.
 
-    blip: a BLIP of the algorithm's policy, best with ``watch`` on the part that acts.
-    samples: how many observations to use, the newest first. The paper used 1,984.
+    The labels are the policy's actions. ``report`` holds the last ``Consolidation``.
+
+    Args:
+        blip: a BLIP of the algorithm's policy, best with ``watch`` on the part that acts.
+        samples: how many observations to use, the newest first. The paper used 1,984.
+        verbose: as in ``BaseCallback``.
+
+    Raises:
+        TypeError: the algorithm is not on-policy (when ``learn()`` starts).
+        ValueError: BLIP watches another policy, or its actions are of an unknown kind (when ``learn()`` starts).
+
+    Example:
+        ```python
+        model = PPO("MlpPolicy", tasks[0])
+        acting = [model.policy.mlp_extractor.policy_net, model.policy.action_net]
+        callback = BLIPCallback(BLIP(model.policy, watch=acting))
+        for env in tasks:
+            model.set_env(env)
+            model.learn(50_000, callback=callback)
+        ```
     """
 
     def __init__(self, blip: BLIP, *, samples: int = 2000, verbose: int = 0) -> None:
@@ -48,12 +66,12 @@ class BLIPCallback(BaseCallback):
 
     def _init_callback(self) -> None:
         if not isinstance(self.model, OnPolicyAlgorithm):
-            raise TypeError(f"BLIPCallback needs an on-policy algorithm such as PPO, not {type(self.model).__name__}")
+            raise TypeError(f"the algorithm must be on-policy, such as PPO, got {type(self.model).__name__}")
         if self.blip.model is not self.model.policy:
-            raise ValueError("BLIP watches another policy: build it from model.policy (after a load, from the new one)")
+            raise ValueError("BLIP must watch model.policy, got another policy; after a load, build a new BLIP")
         if type(self.model.policy.action_dist) not in LIKELIHOODS:
             known = ", ".join(kind.__name__ for kind in LIKELIHOODS)
-            raise ValueError(f"actions with {type(self.model.policy.action_dist).__name__} are not known: use {known}")
+            raise ValueError(f"actions must be one of {known}, got {type(self.model.policy.action_dist).__name__}")
 
     def _on_training_start(self) -> None:
         self._rollouts.clear()
@@ -62,7 +80,7 @@ class BLIPCallback(BaseCallback):
     def _on_rollout_end(self) -> None:
         buffer = self.model.rollout_buffer
         steps = buffer.buffer_size * buffer.n_envs
-        # a reset makes new arrays, so these stay what they are
+        # A reset of the buffer makes new arrays and leaves these as they are.
         self._rollouts.append(_as_rows(buffer.observations))
         while (len(self._rollouts) - 1) * steps >= self.samples:
             self._rollouts.popleft()
@@ -83,7 +101,7 @@ class BLIPCallback(BaseCallback):
         self._attachment.remove()
 
     def _batches(self) -> Iterator[tuple[Any]]:
-        """The newest rollout first. In tuples, for a bare observation may itself be a dict."""
+        """Batches of observations, the newest rollout first. Each is a tuple, because an observation may be a dict."""
         for rows in reversed(self._rollouts):
             number = len(next(iter(rows.values())) if isinstance(rows, dict) else rows)
             for start in range(0, number, BATCH):
@@ -98,7 +116,7 @@ def _observations(batch: Any, device: Any) -> Tensor | dict[str, Tensor]:
 
 
 def _as_rows(observations: Any) -> Any:
-    """[steps, environments, ...] as [rows, ...]."""
+    """Observations [steps, environments, ...] as [rows, ...]."""
     if isinstance(observations, dict):
         return {key: _as_rows(value) for key, value in observations.items()}
     array: np.ndarray[Any, Any] = observations

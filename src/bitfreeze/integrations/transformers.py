@@ -1,4 +1,4 @@
-"""BLIP as a callback of the Transformers Trainer: a task is a ``trainer.train()``."""
+"""BLIP as a callback of the Transformers Trainer. A task is a ``trainer.train()``."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,30 +6,44 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..missing import install
+from .._extras import install
 
 try:
     from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(f"this needs the extra 'transformers': {install('transformers')}") from missing
+    raise ModuleNotFoundError(f"{__name__} needs the extra 'transformers': {install('transformers')}") from missing
 
-from ..attachment import Attachment
-from ..blip import BLIP
-from ..consolidation import Consolidation
+from ..blip.attachment import Attachment
+from ..blip.blip import BLIP
+from ..blip.consolidation import Consolidation
 from ..likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .state_file import load_state, save_state
 
 
 class BLIPCallback(TrainerCallback):
-    """Clamps after each optimizer step, and consolidates with the training data when training has ended.
+    """Clamps after each optimizer step, and consolidates with the training data at the end of training.
 
-    blip: a BLIP of the trainer's model or of a part of it.
-    forward: batch -> logits or a likelihood; by default ``likelihood`` below, by the kind of model.
-    samples: how many of the data to consolidate with; default all.
-    resume_from: the checkpoint that training resumes from, where that is not in the trainer's ``output_dir``.
+    BLIP's state is saved in every checkpoint, and loaded when training resumes. ``report`` holds the last
+    ``Consolidation``.
 
-    Its state is written beside the model into every checkpoint, and taken up from there when training is resumed.
+    Args:
+        blip: a BLIP of the trainer's model or of a part of it.
+        forward: maps a batch to logits or a likelihood. Default: ``likelihood``, by the kind of model.
+        samples: how many samples to consolidate with. Default: all.
+        resume_from: the checkpoint that training resumes from, if it is not in the trainer's ``output_dir``.
+
+    Raises:
+        ValueError: there are several processes, the trainer trains another model, or the model's kind needs
+            ``forward`` (when training starts).
+        FileNotFoundError: the checkpoint to resume from has no state of BLIP.
+
+    Example:
+        ```python
+        callback = BLIPCallback(BLIP(model, watch=model.transformer))
+        for dataset in tasks:
+            Trainer(model, args, train_dataset=dataset, callbacks=[callback]).train()
+        ```
     """
 
     def __init__(
@@ -71,13 +85,21 @@ class BLIPCallback(TrainerCallback):
 
 
 def likelihood(model: Any, batch: Mapping[str, Tensor]) -> Likelihood:
-    """What the model says about the labels of a batch; padding, and labels of -100, do not count."""
+    """Likelihood of a batch's labels under the model. Padding and labels of -100 do not count.
+
+    Args:
+        model: a model for causal or masked language modelling, or for classification of tokens or sequences.
+        batch: the model's inputs by name.
+
+    Returns:
+        The model's output on the batch, as one of ``bitfreeze.likelihoods``.
+    """
     logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
     return LIKELIHOODS[_kind(model)](model, logits, batch)
 
 
 def _kind(model: Any) -> Any:
-    """The name of the model's loss. Older decoders, GPT2LMHeadModel among them, give none."""
+    """The name of the model's loss. Older decoders such as GPT2LMHeadModel have none, and count as causal."""
     decoder = isinstance(model, PreTrainedModel) and model.can_generate() and not model.config.is_encoder_decoder
     return getattr(model, "loss_type", None) or ("ForCausalLM" if decoder else None)
 
@@ -107,7 +129,7 @@ LIKELIHOODS: dict[str, Callable[[Any, Tensor, Mapping[str, Tensor]], Likelihood]
 
 
 def _counts(batch: Mapping[str, Tensor], positions: slice) -> Tensor | None:
-    """Which of the positions count: neither padding nor labelled -100."""
+    """Mask of the positions that count: neither padding nor labelled -100."""
     masks = [batch["attention_mask"][:, positions].bool()] if "attention_mask" in batch else []
     masks += [batch["labels"][:, positions] != -100] if "labels" in batch else []
     return masks[0] & masks[-1] if masks else None
@@ -119,13 +141,11 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
 
 def _require_usable(watched: nn.Module, model: Any, args: TrainingArguments, forward: Any) -> None:
     if args.world_size > 1:
-        raise ValueError(f"BLIPCallback works in one process, and there are {args.world_size}: start the trainer alone")
+        raise ValueError(f"the trainer must run in one process, got {args.world_size}; start it without a launcher")
     if not any(module is watched for module in model.modules()):
-        raise ValueError(
-            "the trainer trains another model than BLIP watches: build BLIP from its model or a part of it"
-        )
+        raise ValueError("the trainer must train the model that BLIP watches; build BLIP from its model or a part")
     if forward is None and _kind(model) not in LIKELIHOODS:
         raise ValueError(
-            f"what {type(model).__name__} says about its labels is not known: give forward=, which takes a batch and "
-            "returns logits or one of bitfreeze.likelihoods"
+            f"the model must be for one of {', '.join(LIKELIHOODS)}, got {type(model).__name__}; give forward=, which "
+            "maps a batch to logits or one of bitfreeze.likelihoods"
         )

@@ -1,0 +1,149 @@
+"""Checks: settings that make sense, saved states that belong to the model, parameters inside their intervals."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..bits import MAX_DEPTH
+from ..model.parameters import Slot, require_finite
+from ..model.ranks import Ranks
+from .rules import Rules
+from .tensor_state import TensorState
+
+STATE_FORMAT = 1
+MAX_BOUND = 1e6
+
+States = Mapping[str, TensorState]
+Values = dict[str, tuple[Tensor, Tensor | None]]  # entries and residual of each tensor
+
+
+def require_settings(bits: int, budget: float, prior: float | None, bound: float, rules: Rules | None) -> None:
+    whole = hasattr(bits, "__index__") and not isinstance(bits, bool)
+    if not (whole and 1 <= bits <= MAX_DEPTH):
+        raise ValueError(f"bits must be a whole number from 1 to {MAX_DEPTH}, got {bits!r}")
+    if not 0 < budget < 1:
+        raise ValueError(f"budget must lie between 0 and 1, a share of the bits, got {budget!r}")
+    if prior is not None and not 0 < prior < float("inf"):
+        raise ValueError(f"prior must be above 0, got {prior!r}")
+    if not 0 < bound <= MAX_BOUND:
+        raise ValueError(
+            f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
+        )
+    if not isinstance(rules, Rules | None):
+        presets = "Rules.strict(), Rules.following(), Rules.released() or Rules.text()"
+        raise TypeError(f"rules must be {presets}, got {rules!r}")
+
+
+def require_state(state: Any) -> None:
+    keys = ("settings", "prior", "tasks", "tensors", "absent")
+    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT or any(k not in state for k in keys):
+        raise ValueError(
+            "state must be a state dict of a BLIP, got something else; pass what blip.state_dict() returned"
+        )
+    kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
+    for name, saved in state["tensors"].items():
+        there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
+        if there and there != kinds:
+            raise ValueError(f"the state of '{name}' is damaged, it holds {there}; use another copy of the state")
+
+
+def renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:
+    if rename is None:
+        return {name: name for name in names}
+    mapping = rename.get if isinstance(rename, Mapping) else lambda name, _: rename(name)
+    new_names = {name: mapping(name, name) for name in names}
+    if len(set(new_names.values())) < len(new_names):
+        raise ValueError("rename must give each saved tensor a name of its own, got one name for two tensors")
+    return new_names
+
+
+def require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
+    missing = sorted(set(tensors) - set(slots))
+    if missing:
+        raise ValueError(
+            f"the state must be of this model, got one with '{missing[0]}', which is not watched here; use rename= if "
+            "the parameter has another name now"
+        )
+    for name, saved in tensors.items():
+        if "bits" in saved and saved["bits"].shape != slots[name].parameter.shape:
+            raise ValueError(
+                f"the state must be of this model, got '{name}' of shape {list(saved['bits'].shape)}, which has the "
+                f"shape {list(slots[name].parameter.shape)} here"
+            )
+
+
+def require_equal_on(ranks: Ranks, states: Iterable[TensorState]) -> None:
+    """Refuse whole parameters that differ between ranks, because frozen bits could not fit both."""
+    whole = [state.slot for state in states if not state.layout.sharded]
+    if ranks.count == 1 or not whole:
+        return
+    everywhere = ranks.gather([_digest(slot.local.detach()) for slot in whole])
+    for index, digests in enumerate(everywhere):
+        for slot, digest, first in zip(whole, digests, everywhere[0], strict=True):
+            if digest != first:
+                raise ValueError(
+                    f"'{slot.name}' must have the same values on all ranks, got others on rank {index} than on rank 0; "
+                    "train with DistributedDataParallel, or pass distributed=False if each rank trains its own model"
+                )
+
+
+def _digest(values: torch.Tensor) -> int:
+    whole_numbers = torch.int32 if values.dtype == torch.float32 else torch.int64
+    return int(values.view(whole_numbers).sum(dtype=torch.int64))
+
+
+def require_healthy(states: States) -> None:
+    """Refuse parameters that are not finite, or were not after a step since the last task and then clamped."""
+    for state in states.values():
+        require_finite(state.slot)
+    sick = [name for name, state in states.items() if state.take_sickness()]
+    if sick:
+        raise ValueError(
+            f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
+            "after a step, which the clamp made finite; restore the last good weights, consolidate again, and look at "
+            "the learning rate and the data"
+        )
+
+
+def require_inside(states: States, rules: Rules, outside: str, likely_cause: str) -> Values:
+    """Refuse or mend parameters outside their intervals. Returns the former values of mended ones."""
+    if outside not in ("raise", "mend"):
+        raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
+    if rules.centre_rule.may_exclude:
+        outside = "mend"
+    found = {name: state.outside() for name, state in states.items()}
+    beyond = {name: worst for name, (count, worst) in found.items() if count}
+    if beyond and outside == "raise":
+        name = max(beyond, key=lambda n: beyond[n])
+        raise RuntimeError(
+            f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
+            f"{likely_cause}; or pass outside='mend' to clamp them now"
+        )
+    before: Values = {}
+    for name in beyond:
+        state = states[name]
+        before[name] = state.slot.local.detach().clone(), state.current_residual()
+        state.after_step_()
+    return before
+
+
+@torch.no_grad()
+def put_back(states: States, values: Values) -> None:
+    for name, (value, residual) in values.items():
+        state = states[name]
+        state.slot.local.copy_(value)
+        state.residual, state.rounded_version = residual, state.slot.local._version
+
+
+def require_own_weights(states: States, rules: Rules) -> None:
+    """Refuse weights that do not belong to the state that was loaded: the next step would clip them."""
+    if rules.centre_rule.may_exclude:
+        return
+    for name, state in states.items():
+        if state.bits is not None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
+            raise RuntimeError(
+                f"'{name}' must lie inside the intervals of the loaded state, got entries outside; load the weights "
+                "that the model had then, or call blip.clamp_() to clip them"
+            )

@@ -1,0 +1,169 @@
+"""The report of a task's end: bits frozen in each tensor, room left, and how the Fisher was found."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+import torch
+from torch import Tensor
+
+from ..model.ranks import Ranks
+from .rules import Rules
+from .tensor_state import TensorState
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One parameter tensor after a task. Numbers count bits unless their name says entries."""
+
+    name: str
+    entries: int
+    depth: int
+    frozen: int  # by all tasks
+    frozen_now: int  # by this task
+    touched_entries: int  # entries with a Fisher above 0 in this task
+    touched_free: int  # bits still free in touched entries
+    full_depth_entries: int  # entries without a free bit
+    fisher_way: str
+
+    @property
+    def used(self) -> float:
+        """Share of the tensor's bits that are frozen."""
+        return self.frozen / max(1, self.entries * self.depth)
+
+    @property
+    def left(self) -> float:
+        return 1 - self.used
+
+
+@dataclass(frozen=True)
+class Consolidation:
+    """The report of ``BLIP.consolidate``. Print it for a table of all tensors.
+
+    Attributes:
+        task: number of the task, 1 for the first.
+        tensors: a report of each parameter tensor, by name.
+        histogram: ``histogram[k]`` entries got k more frozen bits from this task.
+        prior: F_0 in force.
+        share: frozen by this task, of the bits of parameters with non-zero Fisher.
+        rules: how bits and intervals followed from the Fisher.
+        samples: number of samples that were measured.
+        fisher_seconds: time of the measurement.
+        seconds: time of the whole call.
+    """
+
+    task: int
+    tensors: dict[str, TensorReport]
+    histogram: list[int]
+    prior: float
+    share: float
+    rules: Rules
+    samples: int
+    fisher_seconds: float
+    seconds: float
+
+    @property
+    def frozen_now(self) -> int:
+        return sum(report.frozen_now for report in self.tensors.values())
+
+    @property
+    def full_depth_entries(self) -> int:
+        return sum(report.full_depth_entries for report in self.tensors.values())
+
+    @property
+    def used(self) -> float:
+        """Share of all watched bits that are frozen."""
+        total = sum(report.entries * report.depth for report in self.tensors.values())
+        return sum(report.frozen for report in self.tensors.values()) / max(1, total)
+
+    @property
+    def left(self) -> float:
+        return 1 - self.used
+
+    @property
+    def layers(self) -> dict[str, float]:
+        """Share of frozen bits of each layer: all tensors of a module together."""
+        names = {report.name.rpartition(".")[0] for report in self.tensors.values()}
+        groups = {layer: [r for r in self.tensors.values() if r.name.rpartition(".")[0] == layer] for layer in names}
+        return {
+            layer: sum(r.frozen for r in group) / max(1, sum(r.entries * r.depth for r in group))
+            for layer, group in sorted(groups.items())
+        }
+
+    @property
+    def forecast(self) -> float:
+        """Number of further tasks like this one that fit: free bits of the parameters in use by bits frozen now.
+
+        A straight line, and so a cautious figure: later tasks usually gain less than the first.
+        """
+        free = sum(report.touched_free for report in self.tensors.values())
+        return free / self.frozen_now if self.frozen_now else inf
+
+    def __str__(self) -> str:
+        width = max(len(name) for name in self.tensors)
+        lines = [
+            f"task {self.task}: froze {self.share:.1%} of the bits in use; {self.used:.1%} of all are frozen now, "
+            f"room for about {self.forecast:.1f} more like it "
+            f"(prior {self.prior:.3g}, {self.samples} samples, {self.seconds:.2f} s)",
+            f"  {'tensor':{width}}  {'entries':>10}  {'bits/entry':>10}  {'new':>6}  {'left':>6}  {'full':>8}  Fisher",
+        ]
+        for r in self.tensors.values():
+            mean, new = r.frozen / max(1, r.entries), r.frozen_now / max(1, r.entries)
+            lines.append(
+                f"  {r.name:{width}}  {r.entries:>10,}  {mean:>10.2f}  {new:>6.2f}  {r.left:>6.1%}  "
+                f"{r.full_depth_entries:>8,}  {r.fisher_way}"
+            )
+        return "\n".join(lines)
+
+
+def report_tensors(
+    before: Mapping[str, TensorState],
+    after: Mapping[str, TensorState],
+    fisher: Mapping[str, Tensor],
+    ways: Mapping[str, str],
+    ranks: Ranks,
+) -> tuple[dict[str, TensorReport], list[int]]:
+    """The report of each tensor, and the histogram of extra bits over all tensors."""
+    counts = torch.stack([_count(before[name], state, fisher[name], ranks) for name, state in after.items()])
+    ranks.sum_(counts)
+    reports = {
+        name: _report(name, state.depth, ways[name], *counts[k]) for k, (name, state) in enumerate(after.items())
+    }
+    return reports, counts[:, 0].sum(0).tolist()
+
+
+def _count(before: TensorState, after: TensorState, fisher: Tensor, ranks: Ranks) -> Tensor:
+    """Histograms of bits: gained by each entry, frozen in each entry, frozen in each entry in use."""
+    length = after.depth + 1
+    assert after.bits is not None
+    if not after.layout.counts_here(ranks):
+        return torch.zeros(3, length, dtype=torch.int64, device="cpu")
+    extra = after.bits if before.bits is None else after.bits - before.bits
+    counted = (extra.flatten(), after.bits.flatten(), after.bits[fisher > 0])
+    return torch.stack([torch.bincount(values, minlength=length) for values in counted]).cpu()
+
+
+def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in_use: Tensor) -> TensorReport:
+    numbers = torch.arange(depth + 1, device=frozen.device)
+    return TensorReport(
+        name=name,
+        entries=int(frozen.sum()),
+        depth=depth,
+        frozen=int((numbers * frozen).sum()),
+        frozen_now=int((numbers * gained).sum()),
+        touched_entries=int(in_use.sum()),
+        touched_free=int(((depth - numbers) * in_use).sum()),
+        full_depth_entries=int(frozen[depth]),
+        fisher_way=rule,
+    )
+
+
+def warn_of_exhaustion(result: Consolidation) -> None:
+    exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
+    if exhausted:
+        warnings.warn(
+            f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
+            "bits and can learn no more; use a smaller budget or a larger prior from the start",
+            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
+        )

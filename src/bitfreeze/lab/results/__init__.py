@@ -1,0 +1,1 @@
+"""What finished and running runs gave: metrics, tables, figures, the report."""

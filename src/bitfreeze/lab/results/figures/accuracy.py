@@ -1,0 +1,103 @@
+"""Accuracy: the matrix of a method, and each task over the sequence with methods side by side."""
+
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from ...metrics import average_accuracy, backward_transfer
+from ..stored import StoredRun
+from .registry import Drawing, register_figure
+from .style import INK, grid_shape, headline, legend_below, line_style, shorten, wrapped
+from .with_accuracies import Matrix, begun, mean_matrix
+
+
+@register_figure("matrix", "accuracy on each task after each task, a panel for each method")
+def matrix(runs: list[StoredRun]) -> Drawing:
+    from matplotlib.figure import Figure
+
+    groups = begun(runs, "matrix")
+    matrices = {label: mean_matrix(group) for label, group in groups.items()}
+    labels, common = shorten(list(groups))
+    size = max(len(m) for m in matrices.values())
+    rows, columns = grid_shape(len(groups), 4 if size <= 5 else 3)
+    side = 0.34 * size + 0.5
+    titles = [wrapped(label, side) for label in labels]
+    above = 0.2 + 0.15 * max(len(lines) for lines in titles)
+    figure = Figure(figsize=(max(3.4, columns * side + 0.7), rows * (side + above) + 0.4))
+    panels = figure.subplots(rows, columns, squeeze=False)
+    every = [value for m in matrices.values() for row in m for value in row]
+    span = (min(99.0, float(np.floor(min(every)))), min(100.0, float(np.floor(max(every))) + 1))
+    for axes, lines, found in zip(panels.flat, titles, matrices.values(), strict=False):
+        shade = _matrix_panel(axes, found, size, span)
+        axes.set_title("\n".join(lines), color=INK)
+    for axes in list(panels.flat)[len(labels) :]:
+        axes.set_visible(False)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("after learning task")
+    for axes in list(panels.flat)[max(0, len(labels) - columns) : len(labels)]:
+        axes.set_xlabel("tested on task")
+    figure.colorbar(shade, ax=panels, label="accuracy (%)", shrink=0.8, aspect=25)
+    figure.suptitle(headline([runs[0].stream, common], figure.get_figwidth()), fontsize=9)
+    best = {name: average_accuracy(m) for name, m in zip(labels, matrices.values(), strict=True)}
+    words = "; ".join(f"{name}: {value:.2f} % at the end" for name, value in best.items())
+    return Drawing(figure, f"Accuracy matrices. Mean over tasks: {words}.")
+
+
+def _matrix_panel(axes: Any, found: Matrix, size: int, span: tuple[float, float]) -> Any:
+    table = np.full((size, size), np.nan)
+    for t, row in enumerate(found):
+        table[t, : t + 1] = row
+    shade = axes.imshow(table, cmap="cividis", vmin=span[0], vmax=span[1])
+    for t, row in enumerate(found):
+        for u, value in enumerate(row):
+            dark = (value - span[0]) / (span[1] - span[0]) < 0.55
+            text = f"{value:.1f}" if value < 99.95 else "100"
+            axes.text(u, t, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
+    axes.set_xticks(range(size), [str(u + 1) for u in range(size)])
+    axes.set_yticks(range(size), [str(u + 1) for u in range(size)])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return shade
+
+
+@register_figure("sequence", "accuracy on each task as later ones are learned, methods side by side")
+def sequence(runs: list[StoredRun]) -> Drawing:
+    from matplotlib.figure import Figure
+
+    groups = begun(runs, "sequence")
+    matrices = {label: mean_matrix(group) for label, group in groups.items()}
+    labels, common = shorten(list(groups))
+    size = max(len(m) for m in matrices.values())
+    names = max((run.tasks for run in runs), key=len)
+    rows, columns = grid_shape(size + 1, 6)
+    figure = Figure(figsize=(max(4.5, 1.7 * columns + 0.6), 1.85 * rows + 0.5))
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for k, (label, found) in enumerate(zip(labels, matrices.values(), strict=True)):
+        for u, axes in enumerate(list(panels.flat)[:size]):
+            after = [(t + 1, row[u]) for t, row in enumerate(found) if t >= u]
+            axes.plot([t for t, _ in after], [value for _, value in after], **line_style(k))
+        running = [(t + 1, mean(row)) for t, row in enumerate(found)]
+        panels.flat[size].plot([t for t, _ in running], [value for _, value in running], **line_style(k), label=label)
+    for u, axes in enumerate(list(panels.flat)[:size]):
+        axes.set_title("\n".join(wrapped(f"task {u + 1}: {names[u]}" if u < len(names) else f"task {u + 1}", 1.6)))
+    panels.flat[size].set_title("mean of tasks\nso far", fontweight="bold")
+    for axes in list(panels.flat)[size + 1 :]:
+        axes.set_visible(False)
+    low, high = panels[0, 0].get_ylim()
+    panels[0, 0].set_ylim(low, min(high, 100 + 0.04 * (100 - low)))
+    for axes in panels.flat:
+        axes.grid(axis="y")
+        axes.set_xticks(range(1, size + 1) if size <= 6 else range(1, size + 1, 3))
+    for axes in panels[:, 0]:
+        axes.set_ylabel("accuracy (%)")
+    for axes in list(panels.flat)[size + 1 - columns : size + 1]:
+        axes.tick_params(labelbottom=True)
+        axes.set_xlabel("tasks learned")
+    legend_below(figure, most=3)
+    figure.suptitle(headline([runs[0].stream, common], figure.get_figwidth()), fontsize=9)
+    words = "; ".join(
+        f"{name} {average_accuracy(m):.2f} % at the end, changed by {backward_transfer(m):+.2f} since learned"
+        for name, m in zip(labels, matrices.values(), strict=True)
+    )
+    return Drawing(figure, f"Accuracy on each task over the sequence. {words}.")

@@ -1,0 +1,96 @@
+"""Figures by name, how one is drawn, and how it is written."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...._extras import install
+from ...registry import Registry
+from ...runs.folder import write_aside
+from ..stored import StoredRun
+from .style import STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and what it shows in words, for those who cannot see it.
+
+    Attributes:
+        figure: Figure of matplotlib.
+        words: What the figure shows.
+        files: Files that the figure was written to.
+    """
+
+    figure: "Figure"
+    words: str
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class FigureRecord:
+    name: str
+    description: str
+    of_one_run: bool  # or of all that are given, side by side
+    needs_bits: bool  # as they were after each task
+    make: Callable[..., Drawing]
+
+
+figures = Registry[FigureRecord]("figure")
+
+Maker = Callable[..., Drawing]
+
+
+def register_figure(
+    name: str, description: str, *, of_one_run: bool = False, needs_bits: bool = False
+) -> Callable[[Maker], Maker]:
+    """Decorator of a function that draws, which makes the figure known to every command."""
+
+    def keep(make: Maker) -> Maker:
+        figures.register(name, FigureRecord(name, description, of_one_run, needs_bits, make))
+        return make
+
+    return keep
+
+
+def draw(name: str, runs: list[StoredRun], **options: Any) -> Drawing:
+    """``runs`` are of one stream; figures of one run take a single one."""
+    try:
+        from matplotlib import rc_context
+    except ModuleNotFoundError:
+        raise ValueError(f"matplotlib is not installed: {install('lab')}") from None
+    record = figures[name]
+    found = sorted({run.stream for run in runs})
+    if len(found) > 1:
+        raise ValueError(f"{name} is of one stream, and these are runs of {' and '.join(found)}: name one")
+    if record.needs_bits:
+        runs = [run for run in runs if run.bits is not None] or runs[:1]
+    if record.of_one_run and len(runs) > 1:
+        some = "\n".join(f"  {run.folder.path}" for run in runs[:8])
+        raise ValueError(f"{name} is of one run, and {len(runs)} match: name one, such as\n{some}")
+    with rc_context(STYLE):
+        return record.make(runs[0] if record.of_one_run else runs, **options)
+
+
+def image(drawing: Drawing, kind: str, dpi: int = 200) -> bytes:
+    """As ``png`` or ``svg``; the same drawing gives the same bytes."""
+    from matplotlib import rc_context
+
+    data = io.BytesIO()
+    with rc_context(STYLE):
+        metadata = {"Date": None} if kind == "svg" else None
+        drawing.figure.savefig(data, format=kind, dpi=dpi, metadata=metadata)
+    return data.getvalue()
+
+
+def save(drawing: Drawing, folder: Path, name: str) -> Drawing:
+    """Write ``name``.png and ``name``.svg below ``folder``; returns the drawing with these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = tuple(folder / f"{name}.{kind}" for kind in ("png", "svg"))
+    for file in files:
+        write_aside(file, image(drawing, file.suffix[1:]))
+    return replace(drawing, files=files)

@@ -1,0 +1,163 @@
+"""A run in progress: it trains task after task, and is saved between and within tasks."""
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, TypedDict
+
+import torch
+from torch import nn
+
+from ...model.ranks import current_ranks
+from ..methods import Method, make_method, methods
+from ..nets import build_network
+from ..rl import Games
+from ..streams import Stream
+from ..tasks import Task, TaskData
+from ..training import share_random_state
+from .checkpoint import load_checkpoint, next_number, random_states, save_checkpoint, set_random_states, share_state
+from .config import Config
+from .events import Finished, Started, TaskDone
+from .folder import RunFolder, RunRefused
+
+
+class Sizes(TypedDict):
+    """What the method keeps beyond the plain network."""
+
+    extra_bytes: int
+    buffer_bytes: int
+
+
+class Run(ABC):
+    """One run. A subclass for each kind of training opens, trains and tests tasks, and makes the events of them."""
+
+    data_parallel: ClassVar[bool] = False  # whether several ranks can share a run
+
+    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
+        self.config, self.folder = config, folder
+        self.checkpoint_seconds, self.keep_bits = checkpoint_seconds, keep_bits
+        self.ranks = current_ranks()
+        torch.manual_seed(config.seed)
+        opened = self._open()
+        self.tasks = opened.tasks
+        net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
+        self.plain_bytes = sum(p.nbytes for p in net.parameters())
+        self.method: Method = make_method(config.method, config.method_options)
+        if self.ranks.count > 1:
+            self._require_data_parallel()
+        self.net: nn.Module = self.method.build(net, self.tasks)
+        self.matrix: list[list[float]] = []
+        self.seconds = 0.0
+        self.number = 0  # of the next checkpoint
+        self.saved_at = self.started_at = time.monotonic()
+
+    def _require_data_parallel(self) -> None:
+        if not self.data_parallel:
+            raise RunRefused(f"{self.config.stream} cannot be shared between ranks: start it without torchrun")
+        if not self.method.record.data_parallel:
+            known = ", ".join(name for name, method in methods.items() if method.record.data_parallel)
+            raise RunRefused(
+                f"{self.config.method} cannot share a run between ranks: start it without torchrun (those that can: "
+                f"{known})"
+            )
+
+    @abstractmethod
+    def _open(self) -> Stream | Games:
+        """The stream of tasks."""
+
+    @abstractmethod
+    def _started(self, tasks: list[str]) -> Started:
+        """The first event; ``tasks`` are the names of all tasks."""
+
+    @abstractmethod
+    def _train(self, task: Task, state: dict[str, Any] | None) -> TaskData:
+        """Train a task, from its beginning or from a state; returns what the method sees at the task's end."""
+
+    @abstractmethod
+    def _test(self, task: Task) -> TaskDone:
+        """Test all tasks up to this one, which has just been learned; returns the event of the task."""
+
+    @abstractmethod
+    def _result(self) -> Finished:
+        """The last event."""
+
+    def _recall(self) -> None:  # noqa: B027 - most runs need nothing
+        """Show the method the data of earlier tasks again, where a run continues after them."""
+
+    def _own_state(self) -> dict[str, Any]:
+        """Attributes of a subclass, by name, that checkpoints keep besides the state of every run."""
+        return {}
+
+    def finish(self) -> Finished:
+        """Carry out the run, or the rest of it; returns its last event."""
+        training = self._take_up()
+        self.folder.event(self._started([task.name for task in self.tasks]))
+        for task in self.tasks[len(self.matrix) :]:
+            data = self._train(task, training)
+            training = None
+            share_random_state(self.ranks)
+            self.method.end_task(task, data)
+            self._note_task(task)
+            self._save(None)
+        return self.folder.event(self._result())
+
+    def _task_seed(self, task: Task) -> int:
+        return 1000 * self.config.seed + task.index
+
+    def _note_task(self, task: Task) -> None:
+        event = self._test(task)
+        self.matrix.append(event.row)
+        self.folder.write_matrix(self.matrix, event.matrix)
+        pictures = self.method.pictures() if self.keep_bits else {}
+        if pictures:
+            self.folder.write_tensors("bits", task.index, pictures)
+        self.folder.event(event)
+
+    def _sizes(self) -> Sizes:
+        return {"extra_bytes": self.method.extra_bytes(), "buffer_bytes": self.method.buffer_bytes()}
+
+    # being cut off, and going on
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.started_at
+
+    def _save_now_and_then(self, training: dict[str, Any]) -> None:
+        if time.monotonic() - self.saved_at >= self.checkpoint_seconds:
+            self._save(training)
+
+    def _save(self, training: dict[str, Any] | None) -> None:
+        if not self.ranks.leads:
+            return
+        save_checkpoint(
+            self.folder.checkpoints,
+            self.number,
+            {
+                "net": self.net.state_dict(),
+                "method": self.method.state_dict(),
+                "training": training,
+                "matrix": self.matrix,
+                "own": self._own_state(),
+                "seconds": self._elapsed(),
+                "events": self.folder.events_written,
+                "random": random_states(),
+            },
+        )
+        self.number += 1
+        self.saved_at = time.monotonic()
+
+    def _take_up(self) -> dict[str, Any] | None:
+        """Continue at the newest checkpoint; returns the state of training if that was in the middle of a task."""
+        found = load_checkpoint(self.folder.checkpoints) if self.ranks.leads else None
+        state = share_state(None if found is None else found[1], self.ranks)
+        self.number = next_number(self.folder.checkpoints) if found is None else found[0] + 1
+        if state is None:
+            return None
+        self.matrix, self.seconds = state["matrix"], state["seconds"]
+        for name, value in state.get("own", {}).items():
+            setattr(self, name, value)
+        self.folder.events_written = state["events"]
+        self._recall()
+        self.net.load_state_dict(state["net"])
+        self.method.load_state_dict(state["method"])  # after the weights: straight-through state belongs to them
+        set_random_states(state["random"])
+        training: dict[str, Any] | None = state["training"]
+        return training

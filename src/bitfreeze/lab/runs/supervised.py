@@ -1,0 +1,82 @@
+"""Supervised runs: epochs of training, and the accuracy on the test set of each task."""
+
+from typing import Any
+
+from .. import metrics
+from ..options import options_of
+from ..streams import Stream, make_stream
+from ..tasks import Task, TaskData
+from ..training import Epoch, Settings, Training, accuracy
+from .accuracy_columns import COLUMNS, PREFACE
+from .events import AccuracyResult, EpochDone, Started, TaskTested
+from .kinds import Kind, kinds
+from .run import Run
+
+
+class SupervisedRun(Run):
+    data_parallel = True
+
+    def _open(self) -> Stream:
+        self.stream = make_stream(self.config.stream, **self.config.stream_options)
+        return self.stream
+
+    def _started(self, tasks: list[str]) -> Started:
+        return Started(tasks=tasks, learned=len(self.matrix), epochs_cap=self.config.settings.epochs)
+
+    def _train(self, task: Task, state: dict[str, Any] | None) -> TaskData:
+        data = self.stream.load(task)
+        current = Training(self.method, self.net, task, data, self.config.settings, self._task_seed(task))
+        if state is not None:
+            current.load_state_dict(state)
+        for epoch in current.epochs():
+            self._note(task, epoch)
+            self._save_now_and_then(current.state_dict())
+        self._save(current.state_dict())
+        return data
+
+    def _note(self, task: Task, epoch: Epoch) -> None:
+        self.folder.event(
+            EpochDone(
+                task=task.index, epoch=epoch.number, lr=epoch.lr, train_loss=epoch.train_loss,
+                valid_loss=epoch.valid_loss, seconds=self._elapsed(),
+            )
+        )  # fmt: skip
+
+    def _test(self, task: Task) -> TaskTested:
+        batch = self.config.settings.evaluation_batch
+        seen = self.tasks[: task.index + 1]
+        row = [accuracy(self.method, self.net, u, self.stream.load(u).test, batch) for u in seen]
+        return TaskTested(task=task.index, accuracy=row, report=self.method.report(), **self._sizes())
+
+    def _recall(self) -> None:
+        if self.method.record.rereads:
+            for task in self.tasks[: len(self.matrix)]:
+                self.method.recall(task, self.stream.load(task))
+
+    def _result(self) -> AccuracyResult:
+        return AccuracyResult(
+            acc=metrics.average_accuracy(self.matrix),
+            bwt=metrics.backward_transfer(self.matrix),
+            bwt_T=metrics.backward_transfer(self.matrix, "T"),
+            forgetting=metrics.forgetting(self.matrix),
+            learning_acc=metrics.learning_accuracy(self.matrix),
+            model_bytes=self.plain_bytes,
+            **self._sizes(),
+            seconds=self._elapsed(),
+        )
+
+
+kinds.register(
+    "supervised",
+    Kind(
+        name="supervised",
+        settings=Settings,
+        run=SupervisedRun,
+        matrix=TaskTested.matrix,
+        columns=COLUMNS,
+        compared_by="acc",
+        unit="percent",
+        preface=PREFACE,
+        stream_options=options_of(make_stream),
+    ),
+)

@@ -1,0 +1,45 @@
+"""One run in several processes, started by torchrun."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from ...model.ranks import Ranks, current_ranks
+
+
+class RanksLost(RuntimeError):
+    """Another rank has ended, or cannot be reached any more."""
+
+
+@contextmanager
+def joined_ranks() -> Iterator[Ranks]:
+    """Join the ranks that torchrun's environment names: a single rank without torchrun, or those already joined."""
+    if current_ranks().count > 1 or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield current_ranks()
+        return
+    dist.init_process_group("gloo")  # the laboratory trains on CPUs
+    ranks = current_ranks()
+    try:
+        yield ranks
+    except RuntimeError as error:
+        if not _is_of_network(error):
+            raise
+        raise RanksLost(
+            f"rank {ranks.index} of {ranks.count} has lost touch with another, which has probably ended: the run "
+            "is kept, and the same command goes on from its last checkpoint"
+        ) from error
+    finally:
+        dist.destroy_process_group()
+
+
+def on_first_of_node() -> bool:
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def _is_of_network(error: RuntimeError) -> bool:
+    """Whether the error is of the connection: Gloo raises plain RuntimeErrors that name it or the connection."""
+    return isinstance(error, dist.DistError) or (
+        type(error) is RuntimeError and any(word in str(error) for word in ("gloo", "Connection", "Timed out"))
+    )

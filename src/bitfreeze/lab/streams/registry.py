@@ -1,0 +1,67 @@
+"""Streams by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from ..options import checked, options_of
+from ..registry import Registry
+from .stream import Stream, for_tuning
+
+
+@dataclass(frozen=True)
+class StreamRecord:
+    """A registered stream. ``register_stream`` explains the fields."""
+
+    name: str
+    description: str
+    needs: tuple[str, ...]
+    make: Callable[..., Any]
+    preset: Mapping[str, Any] | None = None
+    trainer: str = "supervised"
+
+
+streams = Registry[StreamRecord]("stream")
+
+
+def register_stream(
+    name: str,
+    description: str,
+    needs: tuple[str, ...],
+    make: Callable[..., Any],
+    preset: Mapping[str, Any] | None = None,
+    trainer: str = "supervised",
+) -> None:
+    """Make a stream known to every command.
+
+    Args:
+        name: the name that commands take.
+        description: one line for ``bitfreeze list``.
+        needs: names of datasets, as ``bitfreeze data`` lists them.
+        make: makes the ``Stream`` (or the ``Games``). Its keyword arguments are the stream's options.
+        preset: settings, in the tables of a file in lab/runs/presets: network, training, methods. None takes the
+            package's file of the stream's name.
+        trainer: the kind of training, ``"supervised"`` or ``"reinforcement"``.
+    """
+    streams.register(name, StreamRecord(name, description, needs, make, preset, trainer))
+
+
+def make_stream(
+    name: str,
+    *,
+    tuning: Annotated[bool, "test on a tenth of the training set, which is not trained on: to choose settings"] = False,
+    **options: Any,
+) -> Stream:
+    """The supervised stream of this name.
+
+    Args:
+        name: name of a registered stream.
+        tuning: test on a tenth of the training set, which is then not trained on.
+        options: the stream's own options. The others keep their defaults.
+
+    Returns:
+        The stream. No data are loaded yet.
+    """
+    make = streams[name].make
+    stream: Stream = make(**checked("stream", options_of(make), options))
+    return for_tuning(stream, options.get("seed", 0)) if tuning else stream

@@ -1,0 +1,18 @@
+"""Accuracy on a split."""
+
+import torch
+from torch import nn
+
+from ...model.ranks import current_ranks
+from ..methods import Method
+from ..tasks import Split, Task
+
+
+@torch.no_grad()
+def accuracy(method: Method, net: nn.Module, task: Task, split: Split, batch: int) -> float:
+    """Percent of the samples whose largest score, among the classes of the task, is that of the right class."""
+    net.eval()
+    ranks = current_ranks()
+    mine = split.share(ranks).batches(batch)
+    right = sum(int((method.logits(x, task).argmax(1) == y).sum()) for x, y in mine)
+    return 100 * int(sum(ranks.gather(right))) / len(split)

@@ -1,0 +1,31 @@
+"""What is known of the kinds of layers of torch.nn."""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+_FAN_IN: list[tuple[type[nn.Module], str, Callable[[Any], int]]] = [
+    (nn.Linear, "weight", lambda m: m.in_features),
+    (nn.Bilinear, "weight", lambda m: m.in1_features * m.in2_features),
+    (_ConvNd, "weight", lambda m: m.in_channels // m.groups * prod(m.kernel_size)),
+    (nn.MultiheadAttention, "in_proj_weight", lambda m: m.embed_dim),
+    (nn.MultiheadAttention, "q_proj_weight", lambda m: m.embed_dim),
+    (nn.MultiheadAttention, "k_proj_weight", lambda m: m.kdim),
+    (nn.MultiheadAttention, "v_proj_weight", lambda m: m.vdim),
+]
+
+
+def fan_in(module: nn.Module, attribute: str) -> int | None:
+    """Number of inputs that each output of this weight sums over. Its module tells; a shape alone does not."""
+    for kind, name, count in _FAN_IN:
+        if isinstance(module, kind) and attribute == name:
+            return count(module)
+    return None
+
+
+def rows(weight: Tensor) -> Tensor:
+    """The weights of each unit as one row: a view of [out, in] without gradients."""
+    return weight.detach().view(len(weight), -1)

@@ -1,0 +1,188 @@
+"""The report of a consolidate against the state itself."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bitfreeze import BLIP, Consolidation, Rules, diagonal_fisher
+from bitfreeze.blip.tensor_state import TensorState
+from bitfreeze.model.parameters import find_parameters
+from support.protected_nets import Net, make_task, train_sgd
+
+
+def run(tasks: int, seed: int = 0, **settings) -> tuple[BLIP, list[dict[str, torch.Tensor]], list[Consolidation]]:
+    """Bits before the first task and after each, and the reports."""
+    model = Net(seed)
+    blip = BLIP(model, **{"budget": 0.2, **settings})
+    blip.attach()
+    bits, reports = [blip.frozen_bits()], []
+    for task in range(tasks):
+        train_sgd(model, task)
+        reports.append(blip.consolidate([make_task(task)], forward=lambda x, t=task: model(x, t), labels="exact"))
+        bits.append(blip.frozen_bits())
+    return blip, bits, reports
+
+
+@pytest.fixture(scope="module")
+def history():
+    return run(3)
+
+
+def test_the_histogram_counts_the_extra_bits_of_every_entry(history) -> None:
+    blip, bits, reports = history
+    entries = sum(parameter.numel() for parameter in blip.model.parameters())
+    for before, after, report in zip(bits[:-1], bits[1:], reports, strict=True):
+        assert len(report.histogram) == blip.depth + 1
+        assert sum(report.histogram) == entries
+        extra = torch.cat([(after[name].int() - before[name].int()).flatten() for name in after])
+        assert report.histogram == [int((extra == k).sum()) for k in range(blip.depth + 1)]
+        assert report.frozen_now == int(extra.sum()) > 0
+
+
+def test_each_tensor_is_counted_by_itself(history) -> None:
+    blip, bits, reports = history
+    for before, after, report in zip(bits[:-1], bits[1:], reports, strict=True):
+        assert list(report.tensors) == list(after)
+        for name, tensor in report.tensors.items():
+            assert tensor.entries == after[name].numel()
+            assert tensor.frozen == int(after[name].sum())
+            assert tensor.frozen_now == int(after[name].sum()) - int(before[name].sum())
+            assert tensor.full_depth_entries == int((after[name] == blip.depth).sum())
+            assert tensor.used == pytest.approx(after[name].double().mean().item() / blip.depth)
+            assert tensor.used + tensor.left == 1
+
+
+def test_capacity_used_and_left(history) -> None:
+    blip, bits, reports = history
+    every = torch.cat([value.flatten() for value in bits[-1].values()]).double()
+    assert blip.capacity() == pytest.approx(every.mean().item() / blip.depth)
+    assert blip.capacity() == pytest.approx(reports[-1].used)
+    used = [report.used for report in reports]
+    assert 0 < used[0] <= used[1] <= used[2] <= 1
+    assert all(report.used + report.left == 1 for report in reports)
+
+
+@pytest.mark.filterwarnings("ignore:.*has run out of free bits")
+def test_capacity_goes_from_0_to_1() -> None:
+    assert BLIP(Net()).capacity() == 0
+    model = nn.Linear(6, 3)
+    blip = BLIP(model, prior=1e-37)
+    report = blip.consolidate([make_task(0)], labels="exact")
+    assert blip.capacity() == report.used == 1
+    assert report.left == 0
+    assert report.full_depth_entries == 21
+
+
+def test_layers_join_the_tensors_of_a_module(history) -> None:
+    blip, bits, reports = history
+    layers = reports[-1].layers
+    assert sorted(layers) == sorted(["backbone.0", "backbone.2", *(f"heads.{k}" for k in range(4))])
+    for layer, used in layers.items():
+        both = torch.cat([bits[-1][f"{layer}.{kind}"].flatten() for kind in ("weight", "bias")]).double()
+        assert used == pytest.approx(both.mean().item() / blip.depth)
+    assert layers["heads.3"] == 0
+
+
+def test_share_touched_and_forecast_are_of_the_parameters_that_the_task_used() -> None:
+    model = Net()
+    blip = BLIP(model, budget=0.2)
+    fisher = diagonal_fisher(model, [make_task(0)], labels="exact")
+    report = blip.consolidate([make_task(0)], labels="exact")
+    bits = blip.frozen_bits()
+    used = {name: value > 0 for name, value in fisher.items()}
+    touched = sum(int(mask.sum()) for mask in used.values())
+    free = sum(int((20 - bits[name][used[name]].int()).sum()) for name in bits)
+    assert sum(tensor.touched_entries for tensor in report.tensors.values()) == touched
+    assert sum(tensor.touched_free for tensor in report.tensors.values()) == free
+    assert report.share == pytest.approx(report.frozen_now / (20 * touched))
+    assert report.forecast == pytest.approx(free / report.frozen_now)
+    assert report.forecast == pytest.approx((1 - report.share) / report.share)
+
+
+def test_the_forecast_holds_where_every_task_freezes_the_same() -> None:
+    """Eq. 8 with a Fisher that stays the same and a sum that does not: one bit of each entry a task."""
+    model = nn.Linear(8, 2, bias=False)
+    nn.init.zeros_(model.weight)
+    blip = BLIP(model, bits=10, prior=1e9, rules=Rules.text())
+    for task in range(1, 10):
+        report = blip.consolidate([torch.ones(4, 8)], labels="exact")
+        assert report.forecast == pytest.approx(10 - task)
+        assert report.histogram[1] == 16
+
+
+def test_what_else_is_told(history) -> None:
+    blip, _, reports = history
+    assert [report.task for report in reports] == [1, 2, 3]
+    assert {report.prior for report in reports} == {blip.prior}
+    for report in reports:
+        assert report.rules == Rules.strict()
+        assert report.samples == 32
+        assert 0 < report.fisher_seconds <= report.seconds
+    assert {tensor.fisher_way for tensor in reports[0].tensors.values()} >= {"not used by forward"}
+
+
+def test_samples_stop_the_estimate() -> None:
+    model = Net()
+    assert BLIP(model).consolidate([make_task(0), make_task(1)]).samples == 64
+    assert BLIP(model).consolidate([make_task(0), make_task(1)], samples=40).samples == 40
+
+
+def test_it_reads_well(history) -> None:
+    blip, _, reports = history
+    lines = str(reports[-1]).splitlines()
+    assert lines[0].startswith("task 3: ")
+    for part in (f"{reports[-1].share:.1%}", f"{reports[-1].used:.1%}", "more like it", "32 samples", "prior"):
+        assert part in lines[0]
+    assert len(lines) == 2 + len(blip.frozen_bits())
+    for line, (name, tensor) in zip(lines[2:], reports[-1].tensors.items(), strict=True):
+        assert line.split()[0] == name
+        assert f"{tensor.left:.1%}" in line
+    assert max(map(len, lines)) <= 140
+
+
+def test_a_layer_that_has_run_out_is_told_by_name() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with pytest.warns(
+        UserWarning, match=r"^'0.weight' and 3 more has run out of free bits and can learn no more; use a"
+    ) as told:
+        report = BLIP(model, prior=1e-37).consolidate([make_task(0)], labels="exact")
+    assert report.forecast == 0
+    assert told[0].filename == __file__  # where consolidate was called
+    with pytest.warns(UserWarning, match="^'2.bias' has run out of free bits"):
+        BLIP(model, watch=["2.bias"], prior=1e-37).consolidate([make_task(0)], labels="exact")
+
+
+def test_nothing_frozen_leaves_room_for_ever() -> None:
+    report = BLIP(Net(), prior=1e30).consolidate([make_task(0)])
+    assert report.frozen_now == 0
+    assert math.isinf(report.forecast)
+    assert "inf" in str(report)
+
+
+@pytest.mark.parametrize("gain", ["appendix", "eq8"])
+def test_rounding_the_total_freezes_whole_bits_of_all_gains_together(gain: str) -> None:
+    """And so never more than rounding each, whose excess adds up where tasks tell now more and now less."""
+    torch.manual_seed(0)
+    slot = find_parameters(nn.Linear(40, 30, bias=False))[0]
+    each, total = (
+        TensorState(slot, 20, Rules(gain=gain, rounding=rounding), bound=1.0, prior_scale=1.0)
+        for rounding in ("each", "total")
+    )
+    prior, seen = 1e-6, torch.zeros(30, 40, dtype=torch.float64)
+    most, tasks = torch.zeros(30, 40, dtype=torch.float64), 8
+    for task in range(1, tasks + 1):
+        fisher = torch.exp(3 * torch.randn(30, 40)) * 1e-4
+        fisher[task % 5 :: 5] = 0
+        seen += fisher
+        mean_fisher = (prior + seen) / (task + 1)
+        gains = 0.5 * torch.log2(mean_fisher / prior * (task + 1 if gain == "eq8" else 1))
+        most = torch.maximum(most, gains)
+        each, total = each.after_task(fisher, prior), total.after_task(fisher, prior)
+        far_from_ties = (most - most.round()).abs() > 1e-3
+        assert torch.equal(total.frozen_bits()[far_from_ties], most.ceil()[far_from_ties].to(torch.uint8))
+        assert (total.frozen_bits() <= each.frozen_bits()).all()
+        assert (each.frozen_bits() == total.frozen_bits()).all() or task > 1
+    assert each.frozen_bits().float().mean() > total.frozen_bits().float().mean() + 1

@@ -1,0 +1,5 @@
+"""Where this checkout lies."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
