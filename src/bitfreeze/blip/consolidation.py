@@ -26,6 +26,7 @@ class TensorReport:
     touched_free: int  # bits still free in touched entries
     full_depth_entries: int  # entries without a free bit
     fisher_way: str
+    at_edge: int | None = None  # entries at the edge of their interval when the task ended; None in the first task
 
     @property
     def used(self) -> float:
@@ -128,23 +129,28 @@ def report_tensors(
     counts = torch.stack([_count(before[name], state, fisher[name], ranks) for name, state in after.items()])
     ranks.sum_(counts)
     reports = {
-        name: _report(name, state.depth, ways[name], *counts[k]) for k, (name, state) in enumerate(after.items())
+        name: tensor_report(name, state.depth, ways[name], counts[k]) for k, (name, state) in enumerate(after.items())
     }
     return reports, counts[:, 0].sum(0).tolist()
 
 
 def _count(before: TensorState, after: TensorState, fisher: Tensor, ranks: Ranks) -> Tensor:
-    """Histograms of bits: gained by each entry, frozen in each entry, frozen in each entry in use."""
-    length = after.depth + 1
     assert after.bits is not None
     if not after.layout.counts_here(ranks):
-        return torch.zeros(3, length, dtype=torch.int64, device="cpu")
-    extra = after.bits if before.bits is None else after.bits - before.bits
-    counted = (extra.flatten(), after.bits.flatten(), after.bits[fisher > 0])
-    return torch.stack([torch.bincount(values, minlength=length) for values in counted]).cpu()
+        return torch.zeros(3, after.depth + 1, dtype=torch.int64, device="cpu")
+    bits_before = torch.zeros_like(after.bits) if before.bits is None else before.bits
+    return bit_counts(bits_before, after.bits, fisher > 0, after.depth)
 
 
-def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in_use: Tensor) -> TensorReport:
+def bit_counts(before: Tensor, after: Tensor, in_use: Tensor, depth: int) -> Tensor:
+    """Histograms of bits: gained by each entry, frozen in each entry, frozen in each entry in use."""
+    counted = ((after - before.minimum(after)).flatten(), after.flatten(), after[in_use])
+    return torch.stack([torch.bincount(values, minlength=depth + 1) for values in counted]).cpu()
+
+
+def tensor_report(name: str, depth: int, way: str, counts: Tensor, at_edge: int | None = None) -> TensorReport:
+    """The report of a tensor or layer from its histograms of bits."""
+    gained, frozen, in_use = counts
     numbers = torch.arange(depth + 1, device=frozen.device)
     return TensorReport(
         name=name,
@@ -155,7 +161,8 @@ def _report(name: str, depth: int, rule: str, gained: Tensor, frozen: Tensor, in
         touched_entries=int(in_use.sum()),
         touched_free=int(((depth - numbers) * in_use).sum()),
         full_depth_entries=int(frozen[depth]),
-        fisher_way=rule,
+        fisher_way=way,
+        at_edge=at_edge,
     )
 
 

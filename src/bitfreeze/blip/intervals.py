@@ -1,129 +1,115 @@
-"""Intervals of all watched parameters, weight by weight: found in the model, held after steps, saved and loaded."""
+"""Intervals: a guard that holds each watched parameter by itself, as the paper does."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from ..model.parameters import Slot, Watch, find_parameters, require_float, require_same_shape
-from ..model.shards import reshard
+from ..model.parameters import Slot, Watch
+from ..model.ranks import Ranks
+from . import checks
 from .bounds import bound_and_prior_scale
-from .checks import renamed, require_same_model
-from .rules import Rules
-from .tensor_state import TensorState, find_companions
+from .budget import prior_of_first_task
+from .consolidation import report_tensors
+from .guards import Look, Measured
+from .rules import WeightRules
+from .tensor_state import TensorState
+from .watched import WatchedTensors
 
-States = dict[str, TensorState]
 
+class Intervals(WatchedTensors[TensorState]):
+    """Intervals of all watched parameters, weight by weight."""
 
-class Intervals:
-    """States of the watched parameters, by name. They follow a model whose parameters appear, move and go."""
+    passes = 1
 
-    def __init__(self, model: nn.Module, watch: Watch, depth: int, bound: float, rules: Rules) -> None:
-        self.model, self.watch = model, watch
-        self.depth, self.bound, self.rules = depth, bound, rules
-        self.states: States = {}
-        self.absent: States = {}  # states of parameters that the model does not have just now
-        self.modules: list[nn.Module] = []  # modules of the model when its parameters were last looked for
-        require_float(self.slots())
+    def __init__(
+        self,
+        model: nn.Module,
+        watch: Watch,
+        rules: WeightRules,
+        *,
+        depth: int,
+        bound: float,
+        budget: float,
+        prior: float | None,
+    ) -> None:
+        self.depth, self.bound, self.rules, self.budget, self.given_prior = depth, bound, rules, budget, prior
+        self.prior = prior  # the one in force: given, or solved for at the first consolidate
+        super().__init__(model, watch)
 
-    def slots(self) -> list[Slot]:
-        return find_parameters(self.model, self.watch)
+    @property
+    def settings(self) -> dict[str, Any]:
+        measure = {"budget": self.budget} if self.given_prior is None else {"prior": self.given_prior}
+        return {"bits": self.depth, "bound": self.bound, **measure}
 
-    def current(self) -> States:
-        """States of the watched parameters. Some may be new, or have another name or module than before."""
-        slots, known = self.slots(), {**self.absent, **self.states}
-        names = {slot.name for slot in slots}
-        nameless = {id(state.slot.held): state for name, state in known.items() if name not in names}
-        states = {}
-        for slot in slots:
-            state = known.get(slot.name) or nameless.get(id(slot.held)) or self._new_state(slot)
-            if state.bits is not None:
-                require_same_shape(slot, state.layout.wrapped(state.bits).shape)
-            state.rebind(slot)
-            states[slot.name] = state
-        return states
+    # training
 
-    def bind(self) -> None:
-        """Look for the watched parameters anew. From here on their bounds are fixed."""
-        require_float(self.slots())
-        current = self.current()
-        kept = {id(state) for state in current.values()}
-        known = {**self.absent, **self.states}
-        self.absent = {name: s for name, s in known.items() if id(s) not in kept and s.bits is not None}
-        self.states, self.modules = current, list(self.model.modules())
-        find_companions(current.values())
-
-    def bind_if_changed(self) -> None:
-        """Bind if modules came or went since the last time."""
-        if not self.states or self.modules != list(self.model.modules()):
-            self.bind()
-
-    def held_by(self, optimizer: Optimizer) -> list[TensorState]:
-        """States of the parameters that an optimizer steps."""
-        return _held_by(optimizer, self.states)
-
-    def require_watched(self, optimizer: Optimizer) -> Optimizer:
-        if not _held_by(optimizer, self.current()):
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """Straight-through rules only: give the optimizer the unrounded parameters."""
+        held = self.held_by(optimizer) if self.rules.straight_through else []
+        if held and has_closure:
             raise ValueError(
-                "the optimizer must hold a watched parameter, got one that holds none; build it from this model's "
-                "parameters, or call attach() without an optimizer"
+                "with straight-through rules the passes must come before the step, not in a closure; call backward() "
+                "first, then step()"
             )
-        return optimizer
+        for state in held:
+            state.before_step_()
 
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
-        """Clamp the parameters that ``optimizer`` steps, or all. Returns whether there were any."""
-        # a parameter that was pruned or parametrised has another place and name, or is gone
-        if any(state.slot.find() is None for state in self.states.values()):
-            self.bind()
-        if any(state.layout.sharded for state in self.states.values()):
-            reshard(self.model)
+        self.bind_if_moved()
         held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
         for state in held:
-            state.after_step_()
+            state.hold_()
         return bool(held)
 
-    def widen(self) -> None:
+    def begin_training(self) -> None:
         """Widen bounds for weights that were loaded between attach() and the first step, so that none is clipped."""
         for name, state in self.states.items():
             if state.bits is None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
-                self.states[name] = self._new_state(state.slot)
+                self.states[name] = self.new_state(state.slot)
 
-    def nbytes(self, cache: bool) -> int:
-        return sum(state.nbytes(cache) for state in (*self.states.values(), *self.absent.values()))
+    def require_own_weights(self) -> None:
+        checks.require_own_weights(self.states, self.rules)
 
-    def state_dict(self, sharded: bool) -> dict[str, Any]:
-        return {
-            "tensors": {name: state.state_dict(sharded) for name, state in self.states.items()},
-            "absent": {name: state.state_dict(sharded) for name, state in self.absent.items()},
-        }
+    def require_inside(self, outside: str, likely_cause: str) -> checks.Values:
+        return checks.require_inside(self.states, self.rules, outside, likely_cause)
 
-    def load_state_dict(
-        self, state: Mapping[str, Any], rename: Mapping[str, str] | Callable[[str], str] | None
-    ) -> None:
-        slots = {slot.name: slot for slot in self.slots()}
-        new_names = renamed([*state["tensors"], *state["absent"]], rename)
-        require_same_model(slots, {new_names[name]: saved for name, saved in state["tensors"].items()})
-        absent = {
-            new_names[name]: TensorState(Slot(new_names[name]), self.depth, self.rules, **saved)
-            for name, saved in state["absent"].items()
-        }
-        self.states = {
-            new_names[name]: self._new_state(slots[new_names[name]]).loaded(saved)
-            for name, saved in state["tensors"].items()
-        }
-        self.absent = absent
+    # the end of a task
 
-    def _new_state(self, slot: Slot) -> TensorState:
+    def measure(self, look: Look, ranks: Ranks) -> Measured:
+        estimate = look()
+        prior = self.prior
+        if prior is None:
+            gain = self.rules.gain
+            prior = prior_of_first_task(self.states, estimate.values, self.budget, self.depth, gain, ranks)
+        after = {name: state.after_task(estimate.values[name], prior) for name, state in self.states.items()}
+        for state in after.values():
+            state.take_from_first_(ranks)
+        reports, histogram = report_tensors(self.states, after, estimate.values, estimate.ways, ranks)
+        return Measured((after, prior), reports, histogram, estimate)
+
+    def commit(self, measured: Measured) -> None:
+        self.states, self.prior = measured.after
+        for state in self.states.values():
+            state.snap_()
+
+    # saving
+
+    def new_state(self, slot: Slot) -> TensorState:
         if slot.layout.sharded and self.rules.straight_through:
             raise ValueError(
                 f"straight-through rules need whole parameters, got '{slot.name}' sharded over ranks; use other rules, "
                 "or DDP"
             )
         bound, scale = bound_and_prior_scale(slot, self.bound, self.depth, self.rules)
-        return TensorState(slot, self.depth, self.rules, bound, scale, slot.layout)
+        return TensorState(slot, self.depth, self.rules, bound, scale, layout=slot.layout)
 
+    def absent_state(self, slot: Slot, saved: dict[str, Any]) -> TensorState:
+        return TensorState(slot, self.depth, self.rules, **saved)
 
-def _held_by(optimizer: Optimizer, states: States) -> list[TensorState]:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return [state for state in states.values() if id(state.slot.find()) in held]
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        return {"prior": self.prior, **super().state_dict(sharded)}
+
+    def load_state_dict(self, state: Any, new_name: Any) -> None:
+        super().load_state_dict(state, new_name)
+        self.prior = state["prior"]

@@ -45,16 +45,76 @@ CENTRES = {
 }
 
 
-@dataclass(frozen=True)
 class Rules:
-    """How bits and intervals follow from the Fisher.
+    """How intervals follow from the Fisher.
 
-    Use a preset: ``strict()``, ``following()``, ``released()`` or ``text()``.
+    Use a preset. ``directions()`` holds layers along the directions that their data use. The others hold weight by
+    weight: ``strict()``, ``following()``, ``released()`` and ``text()``.
 
     Example:
         >>> Rules.released().snap
         True
     """
+
+    @staticmethod
+    def directions(**choices: Any) -> "DirectionRules":
+        """The default: intervals along the directions that a layer's data use.
+
+        Args:
+            choices: fields of ``DirectionRules`` that differ from its defaults.
+
+        Returns:
+            The rules.
+        """
+        return DirectionRules(**choices)
+
+    @staticmethod
+    def strict() -> "WeightRules":
+        """An interval never grows and never leaves the one before it, exactly, for any number of tasks."""
+        return WeightRules()
+
+    @staticmethod
+    def following() -> "WeightRules":
+        """As strict, but every task leaves the interval centred on the parameter, also where no bit was added.
+
+        No task then moves a parameter by more than the radius of its interval. (Under strict rules a parameter at one
+        end may move to the other, by twice the radius.) The price: an interval may leave the one before it, and over
+        many tasks a parameter can drift.
+        """
+        return WeightRules(centre="following")
+
+    @staticmethod
+    def released() -> "WeightRules":
+        """The rules of the published figures: weights are snapped to Q(theta, S), and intervals centred there."""
+        return WeightRules(centre="rounded", snap=True, power_of_two=False, fan_in_bias_prior=True, open_range=True)
+
+    @staticmethod
+    def text(*, algorithm1: bool = False, straight_through: bool = False) -> "WeightRules":
+        """The paper's main text: as released, but weights are not snapped and the gain is Eq. 8.
+
+        Args:
+            algorithm1: give the centre the old bit count, so that a parameter may lie outside its new interval until
+                the next clamp, and make the Fisher a sum.
+            straight_through: let passes see Q(theta, N), which the appendix says was not done. Both together follow
+                Algorithm 1 to the letter.
+
+        Returns:
+            The rules.
+        """
+        return WeightRules(
+            centre="rounded_before" if algorithm1 else "rounded",
+            gain="eq8",
+            fisher="sum" if algorithm1 else "mean",
+            power_of_two=False,
+            fan_in_bias_prior=True,
+            open_range=not algorithm1,
+            straight_through=straight_through,
+        )
+
+
+@dataclass(frozen=True)
+class WeightRules(Rules):
+    """Rules that hold each weight by itself: how its bits and its interval follow from the diagonal Fisher."""
 
     centre: str = "nested"
     """Where the next interval lies. ``nested``: around the parameter, inside the interval before it. ``following``:
@@ -151,46 +211,3 @@ class Rules:
             The gain in bits.
         """
         return b.information_gain(b.fisher_of_task(total, old, task, self.fisher), old, task, self.gain)
-
-    @classmethod
-    def strict(cls) -> "Rules":
-        """The default. An interval never grows and never leaves the one before it, exactly, for any number of tasks."""
-        return cls()
-
-    @classmethod
-    def following(cls) -> "Rules":
-        """As strict, but every task leaves the interval centred on the parameter, also where no bit was added.
-
-        No task then moves a parameter by more than the radius of its interval. (Under strict rules a parameter at one
-        end may move to the other, by twice the radius.) The price: an interval may leave the one before it, and over
-        many tasks a parameter can drift.
-        """
-        return cls(centre="following")
-
-    @classmethod
-    def released(cls) -> "Rules":
-        """The rules of the published figures: weights are snapped to Q(theta, S), and intervals centred there."""
-        return cls(centre="rounded", snap=True, power_of_two=False, fan_in_bias_prior=True, open_range=True)
-
-    @classmethod
-    def text(cls, *, algorithm1: bool = False, straight_through: bool = False) -> "Rules":
-        """The paper's main text: as released, but weights are not snapped and the gain is Eq. 8.
-
-        Args:
-            algorithm1: give the centre the old bit count, so that a parameter may lie outside its new interval until
-                the next clamp, and make the Fisher a sum.
-            straight_through: let passes see Q(theta, N), which the appendix says was not done. Both together follow
-                Algorithm 1 to the letter.
-
-        Returns:
-            The rules.
-        """
-        return cls(
-            centre="rounded_before" if algorithm1 else "rounded",
-            gain="eq8",
-            fisher="sum" if algorithm1 else "mean",
-            power_of_two=False,
-            fan_in_bias_prior=True,
-            open_range=not algorithm1,
-            straight_through=straight_through,
-        )

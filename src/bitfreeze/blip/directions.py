@@ -1,0 +1,239 @@
+"""Directions: a guard that holds layers along the directions that their data use, and other tensors entry by entry.
+
+At a task's end a first pass over the data finds the directions of each layer's inputs and output gradients, a second
+one the Fisher of the weights along them. A coordinate with Fisher F may move by sqrt(F_0 / F), so that at its edge it
+costs the earlier tasks F_0 / 2 nats a sample. F_0 follows from the tolerance: all K coordinates at their edges cost
+F_0 K / 2.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..fisher.factors import find_factors, joined_parameters
+from ..fisher.statistics import SecondMoments, TurnedFisher
+from ..model.parameters import Slot, Watch
+from ..model.ranks import Ranks
+from . import checks
+from .bounds import bound_of
+from .guards import Look, Measured
+from .held_tensor import HeldTensor
+from .rules import DirectionRules
+from .task_end import TaskEnd
+from .turned_layer import TurnedLayer
+from .turning import Turning
+from .watched import WatchedTensors
+
+Layers = dict[str, tuple[HeldTensor, HeldTensor | None]]  # weight and bias, by the name of the weight
+
+
+class Directions(WatchedTensors[HeldTensor]):
+    """Coordinates of the watched layers, and intervals of all other watched parameters."""
+
+    passes = 2
+
+    def __init__(
+        self, model: nn.Module, watch: Watch, rules: DirectionRules, *, depth: int, bound: float, tolerance: float
+    ) -> None:
+        self.rules, self.depth, self.bound, self.tolerance = rules, depth, bound, tolerance
+        self.prior: float | None = None  # F_0, from the first task on
+        self.positions = 1.0  # predicted positions a sample, in the first task
+        self.turnings: dict[str, Turning] = {}  # by the name of a layer's weight
+        self.layers: dict[str, TurnedLayer] = {}  # the same, bound to the model
+        super().__init__(model, watch)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"bits": self.depth, "bound": self.bound, "tolerance": self.tolerance}
+
+    def new_state(self, slot: Slot) -> HeldTensor:
+        return HeldTensor(slot, self.depth, bound_of(slot, self.bound), layout=slot.layout)
+
+    def absent_state(self, slot: Slot, saved: dict[str, Any]) -> HeldTensor:
+        return HeldTensor(slot, self.depth, prior=self.prior, **saved)
+
+    # training
+
+    def bind(self) -> None:
+        super().bind()
+        self._bind_layers()
+
+    def _bind_layers(self) -> None:
+        """Find the weight and bias of each set of coordinates. A layer that came apart is held entry by entry."""
+        self.layers = {}
+        joined = self._joined_layers()
+        for name, turning in list(self.turnings.items()):
+            assert self.prior is not None
+            if name in joined:
+                weight, bias = joined[name]
+                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior)
+            elif name in self.states:
+                self._come_apart(name, self.turnings.pop(name))
+
+    def _joined_layers(self) -> Layers:
+        """States of weight and bias of the layers that can be held along directions, by the name of the weight."""
+        found: Layers = {}
+        by_place = {
+            (id(state.slot.module), state.slot.owners[0][1]): state
+            for state in self.states.values()
+            if len(state.slot.owners) == 1 and not state.layout.sharded and state.slot.find() is not None
+        }
+        for name, state in self.states.items():
+            layer = state.slot.module
+            if find_factors(layer)[0] is None:
+                continue
+            parts = [by_place.get((id(layer), attribute)) for attribute in joined_parameters(layer)]
+            if parts and parts[0] is state and None not in parts:
+                found[name] = state, (parts[1] if len(parts) > 1 else None)
+        return found
+
+    def _come_apart(self, name: str, turning: Turning) -> None:
+        """Spread the Fisher of a layer over its entries: its bias is gone, it was sharded, or it was tied."""
+        weight = self.states[name]
+        if weight.centre is None:
+            return
+        spread = turning.spread()[..., : weight.local[0].numel()].reshape(weight.centre.shape)
+        weight.fisher = spread if weight.fisher is None else weight.fisher + spread
+        weight.forget_caches()
+
+    def hold_(self, optimizer: Optimizer | None = None) -> bool:
+        self.bind_if_moved()
+        held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
+        stepped = {id(state) for state in held}
+        in_layers = set()
+        for state in held:
+            state.check_health(state.local)
+        for layer in self.layers.values():
+            if any(id(part) in stepped for part in layer.parts):
+                in_layers.update(id(part) for part in layer.parts)
+                self._hold_layer(layer, now=optimizer is None)
+        for state in held:
+            if id(state) not in in_layers:
+                state.hold_()
+        return bool(held)
+
+    def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
+        steps = layer.weight.steps
+        if now or steps % self.rules.every == 0:
+            layer.hold_()
+        elif self.rules.leading and steps % self.rules.leading_every == 0:
+            layer.hold_leading_(self.rules.leading)
+
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """Nothing to do."""
+
+    def begin_training(self) -> None:
+        """Nothing to do: no bound clips a weight."""
+
+    # what was lost
+
+    def drift(self) -> float:
+        """Estimated nats a sample that the earlier tasks have lost since the last one ended."""
+        in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
+        costs = [layer.cost() for layer in self.layers.values()]
+        costs += [state.cost() for state in self.states.values() if id(state) not in in_layers]
+        return float(sum(costs)) / self.positions
+
+    def require_own_weights(self) -> None:
+        """Refuse weights that do not belong to the state that was loaded."""
+        lost = self.drift()
+        if lost > self.tolerance:
+            raise RuntimeError(
+                f"the weights must be those of the loaded state, got others, which cost the earlier tasks about "
+                f"{lost:.2g} nats; load the weights that the model had then, or call blip.clamp_() to move them back"
+            )
+
+    def require_inside(self, outside: str, likely_cause: str) -> checks.Values:
+        """Refuse or mend weights that cost more than all coordinates at their edges would."""
+        if outside not in ("raise", "mend"):
+            raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
+        if self.prior is None:
+            return {}
+        lost = self.drift()
+        if outside == "raise" and lost > self.tolerance and likely_cause:
+            raise RuntimeError(
+                f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
+                f"nats, above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
+                "them now"
+            )
+        before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
+        self.hold_()
+        return before
+
+    # the end of a task
+
+    def measure(self, look: Look, ranks: Ranks) -> Measured:
+        layers = self._joined_layers()
+        turns = self._find_directions(layers, look, ranks)
+        skip = [part.slot.name for name in turns for part in layers[name] if part is not None]
+        second = {name: TurnedFisher(layers[name][0].slot.module, t.inputs, t.outputs, rest=True) for name, t in turns.items()}
+        estimate = look(statistics={layers[name][0].slot.module: [found] for name, found in second.items()}, skip=skip)
+        first = self.prior is None
+        positions = estimate.positions if first else self.positions
+        entries = sum(state.slot.parameter.numel() for state in self.states.values())
+        prior = 2 * self.tolerance * positions / max(1, entries) if self.prior is None else self.prior
+        task = TaskEnd(self.states, self.turnings, prior, self.rules.fisher, ranks)
+        for name, found in second.items():
+            task.add_layer(name, *layers[name], turns[name], found, self.layers.get(name))
+        for name, state in self.states.items():
+            if name not in skip:
+                task.add_tensor(name, state, estimate.values[name], estimate.ways[name])
+        return task.measured(estimate, positions)
+
+    def _find_directions(self, layers: Layers, look: Look, ranks: Ranks) -> dict[str, Turning]:
+        """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far."""
+        if not layers:
+            return {}
+        moments = {name: SecondMoments(weight.slot.module) for name, (weight, _) in layers.items()}
+        found = look(
+            statistics={layers[name][0].slot.module: [moment] for name, moment in moments.items()},
+            skip=list(self.states),
+            samples=self.rules.moment_samples,
+        )
+        turns = {}
+        for name, moment in moments.items():
+            if not found.statistics[layers[name][0].slot.module]:
+                turns[name] = _turning(moment, self.turnings.get(name), self.rules.strongest)
+                for tensor in turns[name].tensors().values():
+                    ranks.broadcast_(tensor)
+        return turns
+
+    def commit(self, measured: Measured) -> None:
+        self.states, self.turnings, self.prior, self.positions = measured.after
+        self._bind_layers()
+
+    # saving
+
+    def nbytes(self, cache: bool) -> int:
+        turned = sum(tensor.nbytes for turning in self.turnings.values() for tensor in turning.tensors().values())
+        caches = sum(layer.cache_bytes() for layer in self.layers.values()) if cache else 0
+        return super().nbytes(cache) + turned + caches
+
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        turnings = {name: {k: t.clone() for k, t in turning.tensors().items()} for name, turning in self.turnings.items()}
+        return {
+            "prior": self.prior, "positions": self.positions, "directions": turnings, **super().state_dict(sharded)
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
+        self.prior, self.positions = state["prior"], state["positions"]
+        super().load_state_dict(state, new_name)
+        for held in (*self.states.values(), *self.absent.values()):
+            held.prior = self.prior
+        self.turnings = {
+            new_name(name): Turning(**{k: tensor.clone() for k, tensor in saved.items()})
+            for name, saved in state["directions"].items()
+        }
+        self._bind_layers()
+
+
+def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -> Turning:
+    """Directions of this task and of those before it, with their energies. The Fisher is still to be measured."""
+    groups, outputs, inputs = moment.shape
+    earlier = None if before is None else (before.inputs, before.input_energy)
+    u, input_energy = moment.strongest_inputs(min(count or inputs, inputs), earlier)
+    earlier = None if before is None else (before.outputs, before.output_energy)
+    v, output_energy = moment.strongest_outputs(min(count or outputs, outputs), earlier)
+    return Turning(u, v, input_energy, output_energy, u.new_zeros(groups, v.shape[-1], u.shape[-1]))

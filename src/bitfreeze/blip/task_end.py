@@ -1,0 +1,106 @@
+"""The end of a task for ``Directions``: states of layers and tensors after it, and their reports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..fisher import FisherEstimate
+from ..fisher.factors import split_joined
+from ..fisher.statistics import TurnedFisher
+from ..model.ranks import Ranks
+from .consolidation import TensorReport, bit_counts, tensor_report
+from .guards import Measured
+from .held_tensor import HeldTensor, bits_of
+from .turned_layer import TurnedLayer
+from .turning import Task, Turning, carry_over
+
+
+@dataclass
+class TaskEnd:
+    """Collects the states after a task. The states before it stay as they are."""
+
+    before: Mapping[str, HeldTensor]
+    turnings_before: Mapping[str, Turning]
+    prior: float
+    over_tasks: str  # Fisher of all tasks: ``sum`` or ``mean``
+    ranks: Ranks
+    states: dict[str, HeldTensor] = field(default_factory=dict)
+    turnings: dict[str, Turning] = field(default_factory=dict)
+    counts: dict[str, Tensor] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)
+    edges: dict[str, int | None] = field(default_factory=dict)
+
+    def add_layer(
+        self, name: str, weight: HeldTensor, bias: HeldTensor | None, turning: Turning, found: TurnedFisher,
+        layer: TurnedLayer | None,
+    ) -> None:  # fmt: skip
+        """Add a layer that is held along directions. ``layer``: the same layer as it was held in this task."""
+        parts, module = [part for part in (weight, bias) if part is not None], weight.slot.module
+        rest = found.totals.get("rest")
+        task = Task(
+            turning.inputs, turning.outputs, found.totals["turned"] / found.samples,
+            None if rest is None else rest / found.samples,
+        )  # fmt: skip
+        groups, outputs, _ = found.shape
+        fishers = [part.fisher.reshape(groups, outputs, -1).to(task.turned) for part in parts if part.fisher is not None]
+        rest_before = torch.cat(fishers, -1) if len(fishers) == len(parts) else None
+        before = self.turnings_before.get(name)
+        carried, carried_rest = carry_over(None if before is None else before.to(task.turned), rest_before, task)
+        turned = self._sum(carried, task.turned, weight.tasks)
+        self.turnings[name] = replace(turning, fisher=self.ranks.broadcast_(turned.contiguous()))
+        total_rest = None
+        if task.rest is not None and carried_rest is not None:
+            total_rest = self._sum(carried_rest, task.rest, weight.tasks)
+        split = {} if total_rest is None else split_joined(module, total_rest)
+        for part in parts:
+            fisher = split.get(part.slot.owners[0][1])
+            self.states[part.slot.name] = self._take(part.after_task(None if fisher is None else fisher.contiguous(), self.prior))
+        bits = [(carried, turned, task.turned)]
+        if total_rest is not None and task.rest is not None and carried_rest is not None:
+            bits.append((carried_rest, total_rest, task.rest))
+        self._count(name, weight, bits, "along directions", None if layer is None else layer.at_edge())
+
+    def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
+        """Add a tensor that is held entry by entry."""
+        old = torch.zeros_like(fisher) if state.fisher is None else state.fisher.to(fisher)
+        if name in self.turnings_before:  # held along directions so far
+            spread = self.turnings_before[name].to(fisher).spread()[..., : fisher[0].numel()]
+            old = old + spread.reshape(fisher.shape)
+        total = self._sum(old, fisher, state.tasks)
+        edge = None if state.centre is None or state.fisher is None else int(state.at_edge())
+        self.states[name] = self._take(state.after_task(total, self.prior))
+        self._count(name, state, [(old, total, fisher)], way, edge)
+
+    def _sum(self, old: Tensor, new: Tensor, tasks: int) -> Tensor:
+        return old + new if self.over_tasks == "sum" else (tasks * old + new) / (tasks + 1)
+
+    def _take(self, state: HeldTensor) -> HeldTensor:
+        state.take_from_first_(self.ranks)
+        return state
+
+    def _count(
+        self, name: str, state: HeldTensor, fishers: list[tuple[Tensor, Tensor, Tensor]], way: str, edge: int | None
+    ) -> None:
+        """Count bits of coordinates from their Fisher: of earlier tasks, of all tasks, of this task."""
+        if state.layout.counts_here(self.ranks):
+            bits = [[bits_of(f, self.prior, state.bound, state.depth).flatten() for f in (old, new)] for old, new, _ in fishers]
+            before, after = (torch.cat([pair[k] for pair in bits]) for k in (0, 1))
+            touched = torch.cat([(task > 0).flatten() for *_, task in fishers])
+            self.counts[name] = bit_counts(before, after, touched, state.depth)
+        else:
+            self.counts[name] = torch.zeros(3, state.depth + 1, dtype=torch.int64)
+        self.ways[name], self.edges[name] = way, edge
+
+    def measured(self, estimate: FisherEstimate, positions: float) -> Measured:
+        names = [name for name in self.before if name in self.counts]
+        counts = self.ranks.sum_(torch.stack([self.counts[name] for name in names]))
+        reports: dict[str, TensorReport] = {}
+        for k, name in enumerate(names):
+            label = name.removesuffix(".weight") if name in self.turnings else name
+            reports[label] = tensor_report(label, self.before[name].depth, self.ways[name], counts[k], self.edges[name])
+        states = {name: self.states[name] for name in self.before}
+        after: Any = states, self.turnings, self.prior, positions
+        return Measured(after, reports, counts[:, 0].sum(0).tolist(), estimate)

@@ -1,0 +1,129 @@
+"""A layer that is held along directions: its weight and bias as one matrix, clamped in turned coordinates."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .held_tensor import AT_EDGE, HeldTensor, bits_of, radius_of
+from .turning import Turning
+
+
+@dataclass
+class Leading:
+    """The strongest directions of a layer, and where its centre lies along them."""
+
+    turning: Turning
+    radius: Tensor
+    centre: Tensor  # [g, k, j]
+
+
+@dataclass
+class TurnedLayer:
+    """The states of a layer's weight and bias, and the coordinates that the two are held in together."""
+
+    weight: HeldTensor
+    bias: HeldTensor | None
+    turning: Turning
+    prior: float
+    radius: Tensor = field(init=False)
+    leading: Leading | None = None
+
+    def __post_init__(self) -> None:
+        self._follow()
+
+    def _follow(self) -> None:
+        """Bring the coordinates to the device and the precision of the weight."""
+        self.turning = self.turning.to(self.weight.local)
+        self.radius = radius_of(self.turning.fisher, self.prior)
+        self.leading = None
+
+    @property
+    def parts(self) -> list[HeldTensor]:
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def joined(self, tensors: list[Tensor]) -> Tensor:
+        """Tensors like the weight and the bias as one matrix [g, o, i] of each group."""
+        groups, outputs = self.turning.outputs.shape[:2]
+        return torch.cat([tensor.detach().reshape(groups, outputs, -1) for tensor in tensors], -1)
+
+    def change(self) -> Tensor:
+        """How far weight and bias are from their centres, [g, o, i]."""
+        return self.joined([part.change() for part in self.parts])
+
+    # after a step
+
+    @torch.no_grad()
+    def hold_(self) -> None:
+        """Clamp along all directions, and entry by entry what the directions leave out."""
+        if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
+            self._follow()
+        change = self.change()
+        turned = self.turning.turn(change)
+        clamped = turned.clamp(-self.radius, self.radius)
+        if self.turning.is_complete:
+            held = change.sub_(self.turning.turn_back(turned.sub_(clamped)))
+        else:
+            rest = change.sub_(self.turning.turn_back(turned))
+            radius = self.joined([part.current_radius() for part in self.parts])
+            held = rest.clamp_(-radius, radius).add_(self.turning.turn_back(clamped))
+        widths = [part.local[0].numel() for part in self.parts]
+        for part, value in zip(self.parts, held.split(widths, -1), strict=True):
+            assert part.centre is not None
+            torch.add(part.centre, value.reshape(part.local.shape), out=part.local.detach())
+
+    @torch.no_grad()
+    def hold_leading_(self, count: int) -> None:
+        """Clamp along the ``count`` strongest directions of each side only, which takes a small part of the time."""
+        if self.leading is None or self.radius.dtype != self.weight.local.dtype:
+            self._follow()
+            self.leading = self._make_leading(count)
+        leading = self.leading
+        outputs, inputs = leading.turning.outputs, leading.turning.inputs
+        groups, width = outputs.shape[:2]
+        matrices = [part.local.reshape(groups, width, -1) for part in self.parts]  # views, where strides allow
+        sides = inputs.split([matrix.shape[-1] for matrix in matrices], 1)
+        turned = -leading.centre
+        for matrix, side in zip(matrices, sides, strict=True):
+            turned = turned + (outputs.mT @ matrix) @ side
+        excess = turned - turned.clamp(-leading.radius, leading.radius)
+        for part, matrix, side in zip(self.parts, matrices, sides, strict=True):
+            matrix.baddbmm_(outputs, excess @ side.mT, alpha=-1)
+            if matrix.data_ptr() != part.local.data_ptr():
+                part.local.copy_(matrix.reshape(part.local.shape))
+
+    def _make_leading(self, count: int) -> Leading:
+        whole = self.turning
+        turning = Turning(
+            whole.inputs[..., :count].contiguous(), whole.outputs[..., :count].contiguous(),
+            whole.input_energy[..., :count], whole.output_energy[..., :count], whole.fisher[:, :count, :count],
+        )  # fmt: skip
+        centre = self.joined([part.centre.to(part.local) for part in self.parts if part.centre is not None])
+        return Leading(turning, radius_of(turning.fisher, self.prior), turning.turn(centre))
+
+    # what was lost, and what is at an edge
+
+    def cost(self) -> Tensor:
+        """Nats a sample that earlier tasks have lost by the change of the layer."""
+        change = self.change()
+        turned = self.turning.turn(change)
+        cost = 0.5 * (self.turning.fisher * turned.square()).sum(dtype=torch.float64)
+        if not self.turning.is_complete:
+            rest = change - self.turning.turn_back(turned)
+            cost = cost + 0.5 * (self._rest_fisher() * rest.square()).sum(dtype=torch.float64)
+        return cost.cpu()
+
+    def at_edge(self) -> int:
+        """Number of turned coordinates at the edge of their interval."""
+        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.radius).sum())
+
+    def _rest_fisher(self) -> Tensor:
+        return self.joined([part.fisher.to(part.local) for part in self.parts if part.fisher is not None])
+
+    def cache_bytes(self) -> int:
+        leading = 0 if self.leading is None else sum(t.nbytes for t in self.leading.turning.tensors().values())
+        return self.radius.nbytes + leading
+
+    def frozen_bits(self) -> Tensor:
+        """Frozen bits of each turned coordinate, [g, k, j]."""
+        return bits_of(self.turning.fisher, self.prior, self.weight.bound, self.weight.depth)

@@ -1,0 +1,91 @@
+"""Turned coordinates of a layer: its weights along the directions that its inputs and its output gradients use.
+
+A layer z = W a + b is one matrix W = [W b] of each group, with a constant 1 behind the inputs. Index letters: g group,
+o output, i input, j input direction, k output direction. With U [g, i, j] and V [g, o, k] the weights are V^T W U, and
+their Fisher is the expectation of (v . delta)^2 (u . a)^2. Everything here is a pure function of tensors.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Turning:
+    """Directions of a layer's inputs and output gradients, strongest first, and the Fisher of the weights along them."""
+
+    inputs: Tensor  # U [g, i, j], orthonormal columns
+    outputs: Tensor  # V [g, o, k], orthonormal columns
+    input_energy: Tensor  # [g, j]: second moment of the inputs along each direction, summed over tasks
+    output_energy: Tensor  # [g, k]: the same for output gradients
+    fisher: Tensor  # [g, k, j]: Fisher of the turned weights, accumulated over tasks
+
+    TENSORS = ("inputs", "outputs", "input_energy", "output_energy", "fisher")
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in self.TENSORS}
+
+    def to(self, like: Tensor) -> "Turning":
+        """The same on the device and in the precision of a tensor."""
+        return replace(self, **{name: tensor.to(like) for name, tensor in self.tensors().items()})
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the directions span all weights, so that nothing is left to hold entry by entry."""
+        return self.inputs.shape[1] == self.inputs.shape[2] and self.outputs.shape[1] == self.outputs.shape[2]
+
+    def turn(self, change: Tensor) -> Tensor:
+        """Weights [g, o, i] in turned coordinates [g, k, j]."""
+        return self.outputs.mT @ change @ self.inputs
+
+    def turn_back(self, turned: Tensor) -> Tensor:
+        """Turned coordinates [g, k, j] as weights [g, o, i]."""
+        return self.outputs @ turned @ self.inputs.mT
+
+    def carried(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """The Fisher in other coordinates: the diagonal of the turned diagonal matrix, exactly."""
+        return (self.outputs.mT @ outputs).square().mT @ self.fisher @ (self.inputs.mT @ inputs).square()
+
+    def spread(self) -> Tensor:
+        """The Fisher over the entries [g, o, i] of the weights: the diagonal of the matrix turned back."""
+        return _spread(self.fisher, self.inputs, self.outputs)
+
+
+def _spread(fisher: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
+    return outputs.square() @ fisher @ inputs.square().mT
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a task's data told about a layer, in new coordinates."""
+
+    inputs: Tensor  # new directions U
+    outputs: Tensor  # new directions V
+    turned: Tensor  # Fisher along them
+    rest: Tensor | None  # Fisher of each entry of what the directions leave out; None where they are complete
+
+
+def carry_over(before: Turning | None, rest_before: Tensor | None, task: Task) -> tuple[Tensor, Tensor | None]:
+    """The Fisher of earlier tasks in a new task's coordinates, and that of what these coordinates leave out.
+
+    Args:
+        before: coordinates of earlier tasks, None where the layer was held entry by entry.
+        rest_before: Fisher of each entry of what those coordinates leave out, None where there is none.
+        task: the new coordinates.
+
+    Returns:
+        The Fisher along the new directions, and the Fisher of each entry, None where the directions are complete.
+    """
+    carried = torch.zeros_like(task.turned)
+    new = torch.ones_like(carried)  # share of each new coordinate that lies outside the earlier ones
+    rest = None if task.rest is None else torch.zeros_like(task.rest)
+    if before is not None:
+        carried = before.carried(task.inputs, task.outputs)
+        new = 1 - replace(before, fisher=torch.ones_like(before.fisher)).carried(task.inputs, task.outputs)
+        if rest is not None:
+            rest = (before.spread() - _spread(carried, task.inputs, task.outputs)).clamp_(min=0)
+    if rest_before is not None:
+        carried = carried + new.clamp(min=0) * (task.outputs.square().mT @ rest_before @ task.inputs.square())
+        rest = None if rest is None else rest + rest_before
+    return carried, rest

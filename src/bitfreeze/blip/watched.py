@@ -1,0 +1,246 @@
+"""The watched tensors of a model, each with a state. They follow a model whose parameters appear, move and go."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..model.parameters import Slot, Watch, find_parameters, require_float, require_same_shape
+from ..model.ranks import Ranks
+from ..model.shards import WHOLE, Layout, is_sharded, layout_of, reshard
+
+SMALL, HEALTH_STEPS = 10_000, 32
+
+
+@dataclass
+class WatchedTensor(ABC):
+    """State of one watched parameter. Where the parameter is sharded over ranks, each rank keeps that of its shard."""
+
+    slot: Slot
+    layout: Layout = field(default=WHOLE, kw_only=True)
+    tasks: int = field(default=0, kw_only=True)
+    steps: int = field(default=0, kw_only=True)
+    companion: bool = field(default=False, kw_only=True)  # the same module has a small tensor under watch
+    health: Tensor | float = field(default=0.0, kw_only=True)  # 0, or NaN once a step has left infinite entries
+
+    SAVED: ClassVar[tuple[str, ...]] = ()  # fields that are saved: numbers
+    TENSORS: ClassVar[tuple[str, ...]] = ()  # fields that are saved: tensors in the layout of the parameter
+    CACHES: ClassVar[tuple[str, ...]] = ()  # fields that follow from the others
+
+    @property
+    def local(self) -> Tensor:
+        """Entries of the parameter that this process holds."""
+        return self.layout.local(self.slot.parameter)
+
+    @abstractmethod
+    def hold_(self) -> None:
+        """Move the parameter into its interval. A second call changes nothing."""
+
+    @abstractmethod
+    def outside(self) -> tuple[int, float]:
+        """Number of entries outside their interval, and their largest distance from it."""
+
+    @abstractmethod
+    def frozen_bits(self) -> Tensor:
+        """Number of frozen leading bits of each entry."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors of the state that are there."""
+        found = {name: getattr(self, name) for name in self.TENSORS}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    @property
+    def shape(self) -> torch.Size | None:
+        """Shape of the parameter when its first task ended, None before."""
+        return next((self.layout.wrapped(tensor).shape for tensor in self.tensors().values()), None)
+
+    def rebind(self, slot: Slot) -> None:
+        """Follow the parameter to another place. It may have become sharded, or whole again."""
+        layout = slot.layout
+        if layout.sharded != self.layout.sharded:
+            for name, tensor in self.tensors().items():
+                setattr(self, name, layout.part(self.layout.full(tensor)))
+            self.forget_caches()
+        self.slot, self.layout = slot, layout
+
+    def follow(self, device: torch.device) -> None:
+        """Move the state to the device of the parameter."""
+        for name, tensor in self.tensors().items():
+            setattr(self, name, tensor.to(device))
+
+    def forget_caches(self) -> None:
+        for name in self.CACHES:
+            setattr(self, name, None)
+
+    def check_health(self, parameter: Tensor) -> None:
+        """Note entries that are not finite, which a clamp would hide. No step waits for the sum: 0 * inf stays NaN.
+
+        A look costs a tenth of a step, so a large tensor with a small companion gets one only now and then. A cause
+        that makes a weight's gradient infinite does the same to its bias, and training that diverges goes on diverging.
+        """
+        self.steps += 1
+        if self.companion and parameter.numel() > SMALL and self.steps % HEALTH_STEPS:
+            return
+        if isinstance(self.health, Tensor):
+            self.health = self.health.to(parameter.device)
+        self.health = 0 * parameter.sum() + self.health
+
+    def take_sickness(self) -> bool:
+        """Whether a step since the last call of this left entries that were not finite."""
+        sick, self.health = float(self.health) != 0, 0.0
+        return sick
+
+    def take_from_first_(self, ranks: Ranks) -> None:
+        """Copy rank 0's state to all ranks, which could differ by rounding. A shard keeps that of its own rank."""
+        if not self.layout.sharded:
+            for tensor in self.tensors().values():
+                ranks.broadcast_(tensor)
+
+    def nbytes(self, cache: bool) -> int:
+        held = list(self.tensors().values())
+        for name in self.CACHES if cache else ():
+            kept = getattr(self, name)
+            held += [] if kept is None else list(kept) if isinstance(kept, tuple) else [kept]
+        return sum(tensor.nbytes for tensor in held)
+
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        """State of the tensor: whole tensors, or ``sharded`` like the parameter."""
+        laid_out = self.layout.wrapped if sharded else self.layout.full
+        numbers = {name: getattr(self, name) for name in (*self.SAVED, "tasks")}
+        return {**numbers, **{name: laid_out(tensor.clone()) for name, tensor in self.tensors().items()}}
+
+    def loaded(self, saved: Mapping[str, Any]) -> Self:
+        """The state with saved values, copied to the device of the parameter."""
+        empty: dict[str, Any] = dict.fromkeys((*self.TENSORS, *self.CACHES))
+        device = self.local.device
+        values = {k: self._part(v).to(device, copy=True) if isinstance(v, Tensor) else v for k, v in saved.items()}
+        return replace(self, **{**empty, **values})
+
+    def _part(self, saved: Tensor) -> Tensor:
+        return layout_of(saved).local(saved) if is_sharded(saved) else self.layout.part(saved)
+
+
+S = TypeVar("S", bound=WatchedTensor)
+
+
+class WatchedTensors(ABC, Generic[S]):
+    """States of the watched parameters, by name."""
+
+    def __init__(self, model: nn.Module, watch: Watch) -> None:
+        self.model, self.watch = model, watch
+        self.states: dict[str, S] = {}
+        self.absent: dict[str, S] = {}  # states of parameters that the model does not have just now
+        self.modules: list[nn.Module] = []  # modules of the model when its parameters were last looked for
+        require_float(self.slots())
+
+    @abstractmethod
+    def new_state(self, slot: Slot) -> S:
+        """State of a parameter that has not ended a task."""
+
+    @abstractmethod
+    def absent_state(self, slot: Slot, saved: dict[str, Any]) -> S:
+        """Saved state of a parameter that the model does not have."""
+
+    def slots(self) -> list[Slot]:
+        return find_parameters(self.model, self.watch)
+
+    def current(self) -> dict[str, S]:
+        """States of the watched parameters. Some may be new, or have another name or module than before."""
+        slots, known = self.slots(), {**self.absent, **self.states}
+        names = {slot.name for slot in slots}
+        nameless = {id(state.slot.held): state for name, state in known.items() if name not in names}
+        states = {}
+        for slot in slots:
+            state = known.get(slot.name) or nameless.get(id(slot.held)) or self.new_state(slot)
+            if state.shape is not None:
+                require_same_shape(slot, state.shape)
+            state.rebind(slot)
+            states[slot.name] = state
+        return states
+
+    def bind(self) -> None:
+        """Look for the watched parameters anew. From here on their bounds are fixed."""
+        require_float(self.slots())
+        current = self.current()
+        kept = {id(state) for state in current.values()}
+        known = {**self.absent, **self.states}
+        self.absent = {name: s for name, s in known.items() if id(s) not in kept and s.shape is not None}
+        self.states, self.modules = current, list(self.model.modules())
+        _find_companions(current.values())
+
+    def bind_if_changed(self) -> None:
+        """Bind if modules came or went since the last time."""
+        if not self.states or self.modules != list(self.model.modules()):
+            self.bind()
+
+    def bind_if_moved(self) -> None:
+        """Bind if a parameter was pruned or parametrised: it has another place and name, or is gone."""
+        if any(state.slot.find() is None for state in self.states.values()):
+            self.bind()
+        if any(state.layout.sharded for state in self.states.values()):
+            reshard(self.model)
+
+    def held_by(self, optimizer: Optimizer) -> list[S]:
+        """States of the parameters that an optimizer steps."""
+        return _held_by(optimizer, self.states)
+
+    def require_watched(self, optimizer: Optimizer) -> Optimizer:
+        if not _held_by(optimizer, self.current()):
+            raise ValueError(
+                "the optimizer must hold a watched parameter, got one that holds none; build it from this model's "
+                "parameters, or call attach() without an optimizer"
+            )
+        return optimizer
+
+    def nbytes(self, cache: bool) -> int:
+        return sum(state.nbytes(cache) for state in (*self.states.values(), *self.absent.values()))
+
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        return {
+            "tensors": {name: state.state_dict(sharded) for name, state in self.states.items()},
+            "absent": {name: state.state_dict(sharded) for name, state in self.absent.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], new_names: Callable[[str], str]) -> None:
+        slots = {slot.name: slot for slot in self.slots()}
+        self._require_same_model(slots, {new_names(name): saved for name, saved in state["tensors"].items()})
+        absent = {
+            new_names(name): self.absent_state(Slot(new_names(name)), saved) for name, saved in state["absent"].items()
+        }
+        self.states = {
+            new_names(name): self.new_state(slots[new_names(name)]).loaded(saved)
+            for name, saved in state["tensors"].items()
+        }
+        self.absent = absent
+
+    @staticmethod
+    def _require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
+        missing = sorted(set(tensors) - set(slots))
+        if missing:
+            raise ValueError(
+                f"the state must be of this model, got one with '{missing[0]}', which is not watched here; use rename= "
+                "if the parameter has another name now"
+            )
+        for name, saved in tensors.items():
+            shapes = [value.shape for value in saved.values() if isinstance(value, Tensor)]
+            if shapes and shapes[0] != slots[name].parameter.shape:
+                raise ValueError(
+                    f"the state must be of this model, got '{name}' of shape {list(shapes[0])}, which has the shape "
+                    f"{list(slots[name].parameter.shape)} here"
+                )
+
+
+def _held_by(optimizer: Optimizer, states: Mapping[str, S]) -> list[S]:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [state for state in states.values() if id(state.slot.find()) in held]
+
+
+def _find_companions(states: Collection[WatchedTensor]) -> None:
+    """Note which tensors have a small tensor of the same module under watch."""
+    small = {id(m) for state in states if state.local.numel() <= SMALL for m, _ in state.slot.owners}
+    for state in states:
+        state.companion = any(id(module) in small for module, _ in state.slot.owners)
