@@ -10,10 +10,12 @@ from torch import Tensor
 from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities
 from ..model.parameters import Slot
 from ..model.ranks import Ranks
+from .agreement import first_line
 from .batches import Places, row_places, to_device
 from .fallback import Score, Work, add_by_torch_func, add_one_by_one, single_gradients
 from .labels import draw, require_exact_size
-from .plan import Plan, Way, add_by_rules, first_line, log_prob_score, make_plan, tapped_layers, zeros
+from .measuring import Measuring
+from .plan import Plan, Way, add_by_rules, deltas_of, log_prob_score, make_plan, single_calls, tapped_layers, zeros
 from .taps import Taps, tapped
 
 
@@ -23,22 +25,24 @@ class Accumulation:
     def __init__(
         self,
         slots: Sequence[Slot],
+        measuring: Measuring,
+        device: torch.device,
         forward: Callable[[Any], Any],
         labels: str,
         generator: torch.Generator,
         ranks: Ranks,
     ) -> None:
-        self.slots, self.forward, self.kind = slots, forward, labels
+        self.slots, self.measuring, self.device = slots, measuring, device
+        self.forward, self.kind = forward, labels
         self.generator, self.ranks = generator, ranks
-        self.layers = tapped_layers(slots)
         self.totals = zeros(slots)
         self.samples = 0
         self.plan: Plan | None = None
 
     def add(self, x: Any, given: Any, limit: int | None) -> None:
         """Add the squared gradients of a batch, of at most ``limit`` samples in all. ``given``: the data's labels."""
-        x = to_device(x, self.slots[0].parameter.device)
-        with tapped(self.layers) as taps:
+        x = to_device(x, self.device)
+        with tapped(tapped_layers(self.slots, self.measuring)) as taps:
             output = self.forward(x)
         likelihood = as_likelihood(output)
         if self.plan is None:
@@ -50,16 +54,19 @@ class Accumulation:
         labels = self._labels(likelihood, given)
         if self.plan is None or (self.plan.provisional and n > 1):
             scratch = zeros(self.slots) if self.samples else self.totals
-            self.plan = make_plan(self.slots, self.forward, x, likelihood, scratch)
+            self.plan = make_plan(self.slots, self.measuring, self.forward, x, likelihood, scratch)
         places = self._places(self.plan, x, n)
         scores = self._scores(likelihood)
         for k, score in enumerate(scores):
             number = score(likelihood, labels)[:rows].sum()
             _require_usable(number)
-            ruled = self._ruled(self.plan, taps, number, n)
-            last = k + 1 == len(scores)
-            for slot in add_by_rules(self.totals, ruled, taps, number, n, not last, self.plan.untried):
+            ruled, last = self._ruled(self.plan, taps, number, n), k + 1 == len(scores)
+            self.measuring.refuse_other_uses(taps, number)
+            calls = single_calls([*(slot.module for slot in ruled), *self.measuring.layers], taps, n)
+            deltas = deltas_of(number, calls, keep_graph=not last)
+            for slot in add_by_rules(self.totals, ruled, calls, deltas, self.plan.untried):
                 self.plan.choose(slot, Way.ONE_BY_ONE, f"{self.plan.reasons[slot.name]} is untested")
+            self.measuring.add(taps, calls, deltas, self._numbers(rows), k, last)
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
 
@@ -69,6 +76,11 @@ class Accumulation:
             return {"samples": 0, "reached": False, "ways": {}}
         reached = self.plan.reached or any(bool(total.any()) for total in self.totals.values())
         return {"samples": self.samples, "reached": reached, "ways": self.plan.describe()}
+
+    def _numbers(self, rows: int) -> range:
+        """Numbers of the next samples among those of all ranks, which are dealt in turn."""
+        count, index = self.ranks.count, self.ranks.index
+        return range(self.samples * count + index, (self.samples + rows) * count + index, count)
 
     def _places(self, plan: Plan, x: Any, n: int) -> Places | None:
         """The plan's places if this batch is built like the first one, else None."""
@@ -127,7 +139,7 @@ class Accumulation:
         if not isinstance(given, Tensor | tuple) and not (isinstance(given, list) and isinstance(given[0], Tensor)):
             given = torch.as_tensor(given)
         likelihood.require_labels(given)
-        return to_device(given, self.slots[0].parameter.device)
+        return to_device(given, self.device)
 
     def _scores(self, likelihood: Likelihood) -> list[Score]:
         if self.kind != "exact":

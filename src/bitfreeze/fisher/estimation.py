@@ -1,16 +1,16 @@
 """Diagonal Fisher of a model: the mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
-from ..model.parameters import Watch, find_parameters, require_float
+from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
 from . import memory
@@ -18,6 +18,7 @@ from .accumulation import Accumulation
 from .batches import split_batch
 from .calls import Calls
 from .labels import common_generator, require_kind
+from .measuring import Measuring, Statistics
 from .quiet import undisturbed
 
 Progress = Callable[[int, int | None], None]
@@ -32,6 +33,7 @@ class FisherEstimate:
         samples: number of samples, over all ranks.
         ways: by parameter name the rule that was used, or the fallback and the reason for it.
         seconds: wall time.
+        statistics: by layer why its statistics were not filled, or "" where they were.
 
     Example:
         >>> found = estimate(nn.Linear(2, 3), [torch.ones(4, 2)])
@@ -43,6 +45,7 @@ class FisherEstimate:
     samples: int
     ways: dict[str, str]
     seconds: float
+    statistics: dict[nn.Module, str] = field(default_factory=dict)
 
 
 def diagonal_fisher(
@@ -117,6 +120,8 @@ def estimate(
     memory_bytes: int = memory.DEFAULT,
     progress: Progress | None = None,
     distributed: bool = True,
+    statistics: Statistics | None = None,
+    skip: Collection[str] = (),
 ) -> FisherEstimate:
     """Diagonal Fisher with a report. Arguments that are not listed here are those of ``diagonal_fisher``.
 
@@ -124,13 +129,17 @@ def estimate(
         memory_bytes: limit of the memory for per-sample gradients. One sample at a time may exceed it.
         progress: called as ``progress(done, wanted)`` after each batch, with this rank's numbers of samples.
             ``wanted`` is None without ``samples``.
+        statistics: by layer the statistics (see ``bitfreeze.fisher.statistics``) to fill in the same pass. A layer
+            gets them if it is called once in each forward pass and its factors agree with autograd. Statistics of a
+            layer with a reason in the result hold nothing of use.
+        skip: names of watched parameters whose Fisher is not wanted. It is not computed.
 
     Returns:
         The Fisher of each parameter, and the rule or fallback that computed it.
 
     Raises:
         TypeError: as in ``diagonal_fisher``.
-        ValueError: as in ``diagonal_fisher``.
+        ValueError: as in ``diagonal_fisher``; or ``skip`` or ``statistics`` names what the model does not have.
 
     Example:
         >>> estimate(nn.Linear(2, 3), [torch.ones(4, 2)]).ways
@@ -141,13 +150,17 @@ def estimate(
         require_kind(labels)
         _require_batches(data, samples)
         require_supported(model, ranks)
-        slots = find_parameters(model, watch)
-        require_float(slots)
+        measuring = Measuring(model, statistics or {})
+        watched = find_parameters(model, watch)
+        used = list({slot.name: slot for slot in (*watched, *measuring.slots)}.values())
+        require_float(used)
+        slots = _without(watched, skip)
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
     calls = Calls(forward or _call_model(model))
-    with as_one_process(model), undisturbed(model, slots), closing(calls), memory.memory_limit(memory_bytes):
-        sums = Accumulation(slots, calls, labels, common_generator(generator, ranks), ranks)
+    with as_one_process(model), undisturbed(model, used), closing(calls), memory.memory_limit(memory_bytes):
+        draws, device = common_generator(generator, ranks), used[0].parameter.device
+        sums = Accumulation(slots, measuring, device, calls, labels, draws, ranks)
         with ranks.together():
             for batch in data if limit != 0 else ():
                 x, given = split_batch(batch)
@@ -157,12 +170,13 @@ def estimate(
                 if limit is not None and sums.samples >= limit:
                     break
         found = _Found(ranks.gather(sums.summary()))
+        reasons = measuring.finish(ranks, found.samples)
         values = {name: layouts[name].part_of_sum(sums.totals.pop(name), ranks) for name in layouts}
     for value in values.values():
         value.div_(found.samples)
     with ranks.together():
         _require_finite(values)
-    return FisherEstimate(values, found.samples, found.ways, time.perf_counter() - started)
+    return FisherEstimate(values, found.samples, found.ways, time.perf_counter() - started, reasons)
 
 
 def explain(
@@ -188,6 +202,15 @@ def explain(
         'torch.func (no rule for weight of PReLU)'
     """
     return estimate(model, data, forward, watch=watch, samples=1).ways
+
+
+def _without(slots: list[Slot], skip: Collection[str]) -> list[Slot]:
+    unknown = set(skip) - {slot.name for slot in slots}
+    if unknown:
+        raise ValueError(
+            f"skip must name watched parameters, got '{min(unknown)}'; use the names in FisherEstimate.ways"
+        )
+    return [slot for slot in slots if slot.name not in skip]
 
 
 class _Found:

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .memory import row_chunks
-from .registry import register_rule
+from .patches import pad_input, patches
+from .registry import CONVOLUTIONS, register_rule
 
 CACHE = 4 * 2**20  # bytes of per-sample gradients that stay in the processor's cache
 
-_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -51,35 +52,17 @@ def linear_bias(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> No
 # Convolutions are Linear layers with positions: the input of a position is the patch that it sees
 
 
-def _patches(a: Tensor, kernel: Any, stride: Any, dilation: Any, positions: Any, groups: int) -> Tensor:
-    """Patch of a padded input that each position sees, [n, g, i*k, l]: a view that is copied once."""
-    n, channels, *_ = a.shape
-    s_n, s_c, *s_x = a.stride()
-    view = a.as_strided(
-        (n, channels, *kernel, *positions),
-        (
-            s_n,
-            s_c,
-            *(d * s for d, s in zip(dilation, s_x, strict=True)),
-            *(t * s for t, s in zip(stride, s_x, strict=True)),
-        ),
-    )
-    return view.reshape(n, groups, channels // groups * prod(kernel), prod(positions))
-
-
-@register_rule(*_CONVS, parameter="weight")
+@register_rule(*CONVOLUTIONS, parameter="weight")
 def conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
     """G_ngok = sum_l delta_ngol patch_ngkl. With one position it has the form of Linear."""
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padding = layer._reversed_padding_repeated_twice
     groups, positions = layer.groups, delta.shape[2:]
     delta = delta.reshape(len(delta), groups, layer.out_channels // groups, -1)
 
-    def patches(rows: slice) -> Tensor:
-        padded = F.pad(a[rows], padding, mode=mode) if any(padding) else a[rows]
-        return _patches(padded, layer.kernel_size, layer.stride, layer.dilation, positions, groups)
+    def inputs(rows: slice) -> Tensor:
+        padded = pad_input(layer, a[rows])
+        return patches(padded, layer.kernel_size, layer.stride, layer.dilation, positions, groups)
 
-    _add_products(total, delta, patches, floats=prod(positions) * layer.in_channels * prod(layer.kernel_size))
+    _add_products(total, delta, inputs, floats=prod(positions) * layer.in_channels * prod(layer.kernel_size))
 
 
 @register_rule(*_TRANSPOSED, parameter="weight")
@@ -88,11 +71,11 @@ def transposed_conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) 
     positions = a.shape[2:]
     inputs = a.reshape(len(a), layer.groups, layer.in_channels // layer.groups, -1)
 
-    def patches(rows: slice) -> Tensor:
+    def outputs(rows: slice) -> Tensor:
         padded = F.pad(delta[rows], layer._reversed_padding_repeated_twice)
-        return _patches(padded, layer.kernel_size, layer.stride, layer.dilation, positions, layer.groups)
+        return patches(padded, layer.kernel_size, layer.stride, layer.dilation, positions, layer.groups)
 
-    _add_products(total, inputs, patches, floats=prod(positions) * layer.out_channels * prod(layer.kernel_size))
+    _add_products(total, inputs, outputs, floats=prod(positions) * layer.out_channels * prod(layer.kernel_size))
 
 
 def _add_products(total: Tensor, left: Tensor, right: Callable[[slice], Tensor], floats: int) -> None:
@@ -106,7 +89,7 @@ def _add_products(total: Tensor, left: Tensor, right: Callable[[slice], Tensor],
     _add_squares(total, rows, total.numel() + floats, lambda chunk: left[chunk] @ right(chunk).mT)
 
 
-@register_rule(*_CONVS, *_TRANSPOSED, parameter="bias")
+@register_rule(*CONVOLUTIONS, *_TRANSPOSED, parameter="bias")
 def conv_bias(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> None:
     total += delta.flatten(2).sum(2).square().sum(0)
 

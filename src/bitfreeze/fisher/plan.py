@@ -3,7 +3,7 @@
 A way is used only if it agrees with autograd on three samples, one at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from ..likelihoods import Likelihood, as_likelihood
 from ..model.parameters import Slot
+from .agreement import agree, first_line
 from .batches import Places, row_places, take_rows
 from .fallback import Work, add_by_torch_func, single_gradients
-from .registry import Rule, find_rule
+from .measuring import Deltas, Measuring
+from .registry import Rule, convolves_inside, find_rule
 from .taps import Call, Taps, output_gradients, tapped
 
 PROBE_ROWS = 3
@@ -61,20 +63,18 @@ def candidate_rule(slot: Slot) -> tuple[Rule | None, str]:
     return find_rule(*slot.owners[0])
 
 
-def tapped_layers(slots: Sequence[Slot]) -> list[nn.Module]:
-    layers = {id(slot.module): slot.module for slot in slots if candidate_rule(slot)[0] is not None}
-    return list(layers.values())
+def tapped_layers(slots: Sequence[Slot], measuring: Measuring) -> list[nn.Module]:
+    layers = [slot.module for slot in slots if candidate_rule(slot)[0] is not None]
+    return list(dict.fromkeys([*layers, *measuring.layers]))
 
 
 def add_by_rules(
-    totals: dict[str, Tensor], slots: Sequence[Slot], taps: Taps, score: Tensor, n: int, keep: bool, untried: set[str]
+    totals: dict[str, Tensor], slots: Sequence[Slot], calls: Mapping[nn.Module, Call], deltas: Deltas, untried: set[str]
 ) -> list[Slot]:
-    """totals += sum over samples of the squared gradient of ``score``, by the rule of each parameter.
+    """totals += sum over samples of the squared gradient, by the rule of each parameter.
 
     Returns the parameters that were left out, because their rule is untried and their gradient is not zero.
     """
-    calls = _single_calls(slots, taps, n)
-    deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep), strict=True))
     left_out = []
     for slot in slots:
         delta = deltas[slot.module]
@@ -85,20 +85,24 @@ def add_by_rules(
     return left_out
 
 
-def _single_calls(slots: Sequence[Slot], taps: Taps, n: int) -> dict[nn.Module, Call]:
-    found = {slot.module: taps.single(slot.module, n) for slot in slots}
+def single_calls(layers: Iterable[nn.Module], taps: Taps, n: int) -> dict[nn.Module, Call]:
+    """The only call of each layer that has one, and with n samples."""
+    found = {layer: taps.single(layer, n) for layer in layers}
     return {layer: call for layer, call in found.items() if call is not None}
 
 
+def deltas_of(score: Tensor, calls: Mapping[nn.Module, Call], keep_graph: bool) -> Deltas:
+    """d score / d output of the call of each layer."""
+    return dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph), strict=True))
+
+
 @torch.no_grad()
-def add_by_rule(
-    total: Tensor, slot: Slot, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
-) -> None:
-    layer = slot.module
+def add_by_rule(total: Tensor, slot: Slot, calls: Mapping[nn.Module, Call], deltas: Deltas) -> None:
     rule, _ = candidate_rule(slot)
-    delta = deltas[layer]
+    delta = deltas[slot.module]
     if rule is not None and delta is not None:
-        rule(total, layer, calls[layer].a.detach(), delta)
+        call = calls[slot.module]
+        rule(total, call.layer, call.a.detach(), delta)
 
 
 def zeros(slots: Sequence[Slot]) -> dict[str, Tensor]:
@@ -108,8 +112,10 @@ def zeros(slots: Sequence[Slot]) -> dict[str, Tensor]:
 class Probe:
     """A few samples to check rules and torch.func with. Autograd gives the true gradients of these samples."""
 
-    def __init__(self, slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood) -> None:
-        self.slots, self.forward = slots, forward
+    def __init__(
+        self, layers: Sequence[nn.Module], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood
+    ) -> None:
+        self.layers, self.forward = layers, forward
         n, labels = likelihood.rows, likelihood.unlikely()
         self.places: Places | None = row_places(x, n)
         self.rows = min(PROBE_ROWS, n)
@@ -138,7 +144,7 @@ class Probe:
 
     def _run(self, x: Any, labels: Any) -> None:
         self.x, self.labels = x, labels
-        with tapped(tapped_layers(self.slots)) as self.taps:
+        with tapped(self.layers) as self.taps:
             self.likelihood = as_likelihood(self.forward(x))
         self.log_prob = self.likelihood.log_prob(labels)
 
@@ -156,33 +162,41 @@ class Probe:
 
 
 def make_plan(
-    slots: Sequence[Slot], forward: Callable[[Any], Any], x: Any, likelihood: Likelihood, scratch: dict[str, Tensor]
+    slots: Sequence[Slot],
+    measuring: Measuring,
+    forward: Callable[[Any], Any],
+    x: Any,
+    likelihood: Likelihood,
+    scratch: dict[str, Tensor],
 ) -> Plan:
     """Plan from a batch: the rules that agree with autograd, then torch.func where it agrees, then single samples.
 
-    ``scratch`` holds a tensor of zeros for each parameter, before and after. Reusing it saves a copy of the model.
+    Factors of layers that are measured are checked too. ``scratch`` holds a tensor of zeros for each parameter, before
+    and after. Reusing it saves a copy of the model.
     """
-    probe = Probe(slots, forward, x, likelihood)
+    probe = Probe(tapped_layers(slots, measuring), forward, x, likelihood)
     plan = Plan(probe.places, provisional=likelihood.rows == 1)
-    _try_rules(plan, slots, probe, scratch)
+    calls = single_calls(probe.layers, probe.taps, probe.likelihood.rows)
+    deltas = deltas_of(probe.log_prob[: probe.rows].sum(), calls, keep_graph=True)
+    truth = probe.truth(list({slot.name: slot for slot in (*slots, *measuring.slots)}.values()))
+    plan.reached = bool(truth)
+    measuring.check(probe.taps, calls, deltas, truth)
+    for slot in slots:
+        plan.reasons[slot.name] = _try_rule(scratch[slot.name], slot, probe, calls, deltas)
+    _choose_rules(plan, slots, probe, scratch, truth)
     rest = [slot for slot in slots if slot.name not in plan.ways]
     if rest:
         _try_torch_func(plan, rest, probe, scratch)
     return plan
 
 
-def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[str, Tensor]) -> None:
+def _choose_rules(
+    plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[str, Tensor], truth: dict[str, Tensor]
+) -> None:
     """Choose a rule, or idle, for each parameter. A parameter without either gets a reason, but no way."""
-    calls = _single_calls(slots, probe.taps, probe.likelihood.rows)
-    score = probe.log_prob[: probe.rows].sum()
-    deltas = dict(zip(calls, output_gradients(score, list(calls.values()), keep_graph=True), strict=True))
-    for slot in slots:
-        plan.reasons[slot.name] = _try_rule(scratch[slot.name], slot, probe, calls, deltas)
-    truth = probe.truth(slots)
-    plan.reached = bool(truth)
     for slot in slots:
         _, name = candidate_rule(slot)
-        agrees, tried = _agree(scratch[slot.name], truth.get(slot.name))
+        agrees, tried = agree(scratch[slot.name], truth.get(slot.name))
         if slot.name not in truth and not probe.taps.calls.get(slot.module):
             plan.choose(slot, Way.IDLE, Way.IDLE.value)
         elif not plan.reasons[slot.name]:
@@ -194,15 +208,15 @@ def _try_rules(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: dict[st
                 plan.reasons[slot.name] = f"{name} disagrees with autograd"
 
 
-def _try_rule(
-    total: Tensor, slot: Slot, probe: Probe, calls: dict[nn.Module, Call], deltas: dict[nn.Module, Tensor | None]
-) -> str:
+def _try_rule(total: Tensor, slot: Slot, probe: Probe, calls: Mapping[nn.Module, Call], deltas: Deltas) -> str:
     """Add the squared gradients by the rule to ``total``. Returns why that is not possible, or ''."""
     rule, reason = candidate_rule(slot)
     layer = slot.module
     times = len(probe.taps.calls.get(layer, []))
     if rule is None:
         return reason
+    if times == 0 and convolves_inside(layer):
+        return f"{type(layer).__name__} overrides forward and does not convolve with its weight itself"
     if times == 0:
         return "used outside its module"
     if times > 1:
@@ -228,7 +242,7 @@ def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: di
     truth = probe.truth(slots)
     for slot in slots:
         reason = plan.reasons[slot.name]
-        agrees, tried = _agree(scratch[slot.name], truth.get(slot.name))
+        agrees, tried = agree(scratch[slot.name], truth.get(slot.name))
         if failure:
             plan.choose(slot, Way.ONE_BY_ONE, f"{reason}; {failure}")
         elif not agrees:
@@ -241,24 +255,3 @@ def _try_torch_func(plan: Plan, slots: Sequence[Slot], probe: Probe, scratch: di
 
 def log_prob_score(likelihood: Likelihood, labels: Any) -> Tensor:
     return likelihood.log_prob(labels)
-
-
-def _agree(found: Tensor, truth: Tensor | None) -> tuple[bool, bool]:
-    """Whether two sums of squares agree in each entry, and whether any entry of the true one is not zero.
-
-    The tolerance is 1e-3 of the entry plus 1e-8 of the largest: far above rounding, far below the error of a wrong
-    layout. ``found`` holds zeros afterwards, ``truth`` is overwritten.
-    """
-    if truth is None or not truth.numel():
-        agrees = not found.any()
-        found.zero_()
-        return agrees, False
-    largest = truth.max()
-    agrees = bool((found.sub_(truth).abs_() <= truth.mul_(1e-3).add_(1e-8 * largest)).all())
-    found.zero_()
-    return agrees, bool(largest > 0)
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

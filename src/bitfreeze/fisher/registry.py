@@ -15,6 +15,7 @@ from torch import Tensor, nn
 Rule = Callable[[Tensor, nn.Module, Tensor, Tensor], None]
 
 _rules: dict[tuple[type[nn.Module], str], Rule] = {}
+_kinds: set[type[nn.Module]] = set()  # classes with a rule or with factors
 
 
 def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], Rule]:
@@ -52,6 +53,7 @@ def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], 
     def register(rule: Rule) -> Rule:
         for layer in layers:
             _rules[layer, parameter] = rule
+            add_kind(layer)
         return rule
 
     return register
@@ -63,7 +65,29 @@ def find_rule(layer: nn.Module, parameter: str) -> tuple[Rule | None, str]:
         rule = _rules.get((kind, parameter))
         if rule is None:
             continue
-        if type(layer).forward is not getattr(kind, "forward", None):
-            return None, f"{type(layer).__name__} overrides forward, so the rule of {kind.__name__} is not used"
+        if reason := why_not_as(layer, kind, "rule"):
+            return None, reason
         return rule, f"rule {kind.__name__}.{parameter}"
     return None, f"no rule for {parameter} of {type(layer).__name__}"
+
+
+# A subclass of a convolution may pad its input in a forward of its own and then convolve. The taps find its call of
+# torch's function, so what is registered for the convolution holds for that call.
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def add_kind(kind: type[nn.Module]) -> None:
+    _kinds.add(kind)
+
+
+def why_not_as(layer: nn.Module, kind: type[nn.Module], what: str) -> str:
+    """Why what is registered for ``kind`` cannot be used for a layer of a subclass, or ''."""
+    if type(layer).forward is getattr(kind, "forward", None) or kind in CONVOLUTIONS:
+        return ""
+    return f"{type(layer).__name__} overrides forward, so the {what} of {kind.__name__} is not used"
+
+
+def convolves_inside(layer: nn.Module) -> bool:
+    """Whether a layer is a convolution with a forward of its own, for which nothing is registered."""
+    kind = next((kind for kind in type(layer).__mro__ if kind in _kinds), None)
+    return kind in CONVOLUTIONS and type(layer).forward is not getattr(kind, "forward", None)

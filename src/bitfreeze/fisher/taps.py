@@ -1,20 +1,25 @@
 """Taps record each layer's input, and the edge of the autograd graph that gives the gradient of its output."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.overrides import TorchFunctionMode
+
+from .registry import CONVOLUTIONS, convolves_inside
 
 
 class Call:
     """One call of a layer. It takes the edge at once, before an operation can change the output in place."""
 
-    def __init__(self, a: Tensor, output: Tensor) -> None:
+    def __init__(self, layer: nn.Module, a: Tensor, output: Tensor) -> None:
+        self.layer = layer  # as rules see it
         self.a = a
         self.version = a._version
+        self.shape = output.shape
         self.samples = output.shape[0] if output.ndim else 0
         self.edge: GradientEdge | None = get_gradient_edge(output) if output.requires_grad else None
 
@@ -35,22 +40,57 @@ class Taps:
         call = calls[0] if len(calls) == 1 else None
         return call if call is not None and call.fits(n) else None
 
-    def _record(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        a = args[0] if args else kwargs.get("input")
-        call = Call(a, output) if isinstance(a, Tensor) and isinstance(output, Tensor) else None
+    def record(self, layer: nn.Module, call: Call | None) -> None:
         self.calls.setdefault(layer, []).append(call)
+
+    def _hook(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        a = args[0] if args else kwargs.get("input")
+        self.record(layer, Call(layer, a, output) if isinstance(a, Tensor) and isinstance(output, Tensor) else None)
 
 
 @contextmanager
 def tapped(layers: Iterable[nn.Module]) -> Iterator[Taps]:
     """Record the calls of these layers. The hook runs first, so it sees what the layer itself returned."""
-    taps = Taps()
-    handles = [layer.register_forward_hook(taps._record, prepend=True, with_kwargs=True) for layer in layers]
-    try:
+    taps, inside = Taps(), {}
+    with ExitStack() as stack:
+        for layer in layers:
+            if convolves_inside(layer):
+                inside[id(layer._parameters.get("weight"))] = layer
+            else:
+                handle = layer.register_forward_hook(taps._hook, prepend=True, with_kwargs=True)
+                stack.callback(handle.remove)
+        if inside:
+            stack.enter_context(_InnerConvolutions(taps, inside))
         yield taps
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+class _InnerConvolutions(TorchFunctionMode):
+    """Records calls of torch's convolutions with the weight of a layer, by the weight's id, wherever they are made."""
+
+    def __init__(self, taps: Taps, layers: Mapping[int, nn.Module]) -> None:
+        super().__init__()
+        self.taps, self.layers = taps, layers
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if func in _FUNCTIONS:
+            self._record(_FUNCTIONS[func], output, *args, **(kwargs or {}))
+        return output
+
+    def _record(
+        self, kind: Any, output: Tensor, input: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1,
+        padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    ) -> None:  # fmt: skip
+        """Record the call as one of the plain layer that computes the same."""
+        layer = self.layers.get(id(weight))
+        if layer is not None:
+            outputs, inputs, *kernel = weight.shape
+            has_bias = layer._parameters.get("bias") is not None
+            plain = kind(inputs * groups, outputs, kernel, stride, padding, dilation, groups, has_bias, device="meta")
+            self.taps.record(layer, Call(plain, input, output))
+
+
+_FUNCTIONS = dict(zip((torch.conv1d, torch.conv2d, torch.conv3d), CONVOLUTIONS, strict=True))
 
 
 def output_gradients(score: Tensor, calls: list[Call], keep_graph: bool) -> list[Tensor | None]:

@@ -1,0 +1,136 @@
+"""Second moments of rows, and their strongest directions."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..model.ranks import Ranks
+
+SPARE = 16  # columns beyond the wanted ones, which make the iteration converge faster
+ROUNDS = 12
+SETTLED = 1e-4  # relative change of the sum of the strongest values at which the iteration ends
+WHOLE_BELOW = 256  # width up to which all directions are computed, because that is cheap
+
+Directions = tuple[Tensor, Tensor]  # vectors [g, width, k] with orthonormal columns, values [g, k]; strongest first
+
+
+class SquareMoment:
+    """The sum of rows r r^T as a matrix [g, width, width]."""
+
+    def __init__(self, groups: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.total = torch.zeros(groups, width, width, dtype=dtype, device=device)
+
+    @property
+    def nbytes(self) -> int:
+        return self.total.nbytes
+
+    def add(self, rows: Tensor, alive: Tensor, numbers: range, score: int) -> None:
+        """Add the rows [n, g, l, width] for which ``alive`` [n, g, l] is true."""
+        if not bool(alive.all()):
+            rows = rows * alive.unsqueeze(-1)
+        flat = rows.transpose(0, 1).flatten(1, 2)
+        self.total.baddbmm_(flat.mT, flat)
+
+    def sum_over(self, ranks: Ranks) -> None:
+        ranks.sum_(self.total)
+
+    def directions(self, k: int) -> Directions:
+        width = self.total.shape[-1]
+        if width <= max(WHOLE_BELOW, 4 * k):
+            values, vectors = torch.linalg.eigh(self.total.double())
+            values, vectors = values.flip(-1)[:, :k].clamp_(min=0), vectors.flip(-1)[..., :k]
+            return vectors.to(self.total.dtype), values
+        return _strongest(lambda q: self.total @ q, self.total, k)
+
+
+class SampledMoment:
+    """The sum of rows r r^T from some of the rows, chosen at random, each with the same probability.
+
+    Which rows are chosen depends on the number of the sample and on the position, not on batches or ranks.
+    """
+
+    def __init__(self, groups: int, width: int, dtype: torch.dtype, device: torch.device, most: int) -> None:
+        self.most = most
+        self.kept = torch.zeros(0, groups, width, dtype=dtype, device=device)
+        self.tickets = torch.zeros(0, dtype=torch.int64, device=device)  # the rows with the lowest tickets are kept
+        self.seen = 0  # rows that took part
+
+    @property
+    def nbytes(self) -> int:
+        return self.kept.nbytes + self.tickets.nbytes
+
+    def add(self, rows: Tensor, alive: Tensor, numbers: range, score: int) -> None:
+        """Let the rows [n, g, l, width] take part for which ``alive`` [n, g, l] is true in any group."""
+        sample, position = alive.any(1).nonzero(as_tuple=True)
+        self.seen += len(sample)
+        number = torch.tensor(numbers, device=alive.device)[sample]
+        tickets = _mixed(_mixed(_mixed(number) + position) + score)
+        if len(self.tickets) == self.most:
+            good = tickets < self.tickets.max()
+            sample, position, tickets = sample[good], position[good], tickets[good]
+        tickets, order = tickets.sort()
+        tickets, sample, position = tickets[: self.most], sample[order[: self.most]], position[order[: self.most]]
+        new = rows.permute(0, 2, 1, 3)[sample, position] * alive.transpose(1, 2)[sample, position].unsqueeze(-1)
+        self.tickets, order = torch.cat([self.tickets, tickets]).sort()
+        self.tickets, order = self.tickets[: self.most], order[: self.most]
+        self.kept = torch.cat([self.kept, new])[order]
+
+    def sum_over(self, ranks: Ranks) -> None:
+        if ranks.count == 1:
+            return
+        own = self.tickets.tolist()
+        self.seen = sum(ranks.gather(self.seen))
+        lowest = sorted(ticket for tickets in ranks.gather(own) for ticket in tickets)[: self.most]
+        place = {ticket: k for k, ticket in enumerate(lowest)}
+        mine = [k for k, ticket in enumerate(own) if ticket in place]
+        every = self.kept.new_zeros(len(lowest), *self.kept.shape[1:])
+        every[[place[own[k]] for k in mine]] = self.kept[mine]
+        self.kept, self.tickets = ranks.sum_(every), torch.tensor(lowest, device=self.tickets.device)
+
+    def rows(self) -> Tensor:
+        """Rows [g, rows, width], scaled so that rows^T rows estimates the sum over all rows."""
+        return self.kept.transpose(0, 1) * math.sqrt(self.seen / max(1, len(self.kept)))
+
+    def directions(self, k: int) -> Directions:
+        rows = self.rows()
+        most = min(rows.shape[1:])
+        k = min(k, most)
+        if most <= max(WHOLE_BELOW, 4 * k):
+            _, values, vectors = torch.linalg.svd(rows.double(), full_matrices=False)
+            return vectors[:, :k].mT.to(rows.dtype), values[:, :k].square()
+        return _strongest(lambda q: rows.mT @ (rows @ q), rows, k)
+
+
+Moment = SquareMoment | SampledMoment
+
+
+def _strongest(times: Callable[[Tensor], Tensor], like: Tensor, k: int) -> Directions:
+    """Strongest directions of a large symmetric matrix, given as a product with it: subspace iteration.
+
+    All eigenvectors of a 2048 x 2048 matrix take seconds, and the strongest tenth of them a small part of that.
+    """
+    groups, _, width = like.shape
+    start = torch.Generator(like.device).manual_seed(0)
+    q = torch.randn(groups, width, k + SPARE, generator=start, dtype=like.dtype, device=like.device)
+    before = torch.zeros(groups, dtype=torch.float64, device=like.device)
+    q = torch.linalg.qr(q.double()).Q
+    for _ in range(ROUNDS):
+        product = times(q.to(like.dtype)).double()
+        values, turn = torch.linalg.eigh((q.mT @ product + product.mT @ q) / 2)
+        strength = values[:, -k:].sum(-1)
+        if bool((strength - before <= SETTLED * strength).all()):
+            break
+        before = strength
+        q = torch.linalg.qr(product).Q
+    vectors = (q @ turn).flip(-1)[..., :k]
+    return vectors.to(like.dtype), values.flip(-1)[:, :k].clamp_(min=0)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Pseudo-random 62-bit integers, equal for equal numbers (two rounds of multiply and shift)."""
+    for factor in (0x9E3779B97F4A7C1, 0xBF58476D1CE4E5B):
+        x = (x + 0x632BE59BD9B4E01) * factor  # wraps around
+        x = (x ^ (x >> 29)) & (2**62 - 1)
+    return x
