@@ -75,6 +75,29 @@ class Likelihood(ABC):
             ValueError: a label is impossible.
         """
 
+    def predictions(self, rows: int) -> int:
+        """Number of predicted positions in the first samples. A sample without positions counts as one.
+
+        Args:
+            rows: number of samples.
+
+        Returns:
+            The number of positions that count.
+        """
+        return rows
+
+    def correct(self, labels: Any, rows: int) -> tuple[int, int] | None:
+        """Count the positions of the first samples where the likeliest class is the label.
+
+        Args:
+            labels: labels of all samples.
+            rows: number of samples.
+
+        Returns:
+            Correct positions and positions that count; None where there are no classes, or labels of another shape.
+        """
+        return None
+
     @abstractmethod
     def unlikely(self) -> Any:
         """Labels that the model does not expect: their gradients do not vanish, however sure the model is."""
@@ -127,6 +150,17 @@ class Categorical(Likelihood):
         below = self.log_p.detach().double().exp().cumsum(-1)
         # Rounding may leave the last entry below 1. The noise is scaled by it, so every draw is a class.
         return (noise.to(below.device).unsqueeze(-1) * below[..., -1:] >= below).sum(-1).clamp_(max=below.shape[-1] - 1)
+
+    def predictions(self, rows: int) -> int:
+        return self.log_p[:rows, ..., 0].numel() if self.mask is None else int(self.mask[:rows].sum())
+
+    def correct(self, labels: Any, rows: int) -> tuple[int, int] | None:
+        if not isinstance(labels, Tensor) or labels.shape != self.log_p.shape[:-1] or labels.is_floating_point():
+            return None
+        labels = labels[:rows].to(self.log_p.device)
+        counts = labels >= 0 if self.mask is None else (labels >= 0) & self.mask[:rows].bool()
+        hits = (self.log_p[:rows].argmax(-1) == labels) & counts
+        return int(hits.sum()), int(counts.sum())
 
     def log_prob(self, labels: Tensor) -> Tensor:
         if labels.shape != self.log_p.shape[:-1]:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from bitfreeze import BLIP, Consolidation, Rules, diagonal_fisher
+from bitfreeze.blip.rules import WeightRules
 from bitfreeze.blip.tensor_state import TensorState
 from bitfreeze.model.parameters import find_parameters
 from support.protected_nets import Net, make_task, train_sgd
@@ -168,7 +169,7 @@ def test_rounding_the_total_freezes_whole_bits_of_all_gains_together(gain: str) 
     torch.manual_seed(0)
     slot = find_parameters(nn.Linear(40, 30, bias=False))[0]
     each, total = (
-        TensorState(slot, 20, Rules(gain=gain, rounding=rounding), bound=1.0, prior_scale=1.0)
+        TensorState(slot, 20, WeightRules(gain=gain, rounding=rounding), bound=1.0, prior_scale=1.0)
         for rounding in ("each", "total")
     )
     prior, seen = 1e-6, torch.zeros(30, 40, dtype=torch.float64)

@@ -210,7 +210,7 @@ def test_numpy_numbers_are_taken_and_saved_as_plain_ones() -> None:
     ("settings", "error", "sentence"),
     [
         ({"bits": True}, ValueError, "bits must be a whole number"),
-        ({"rules": "released"}, TypeError, r"rules must be Rules\.strict\(\)"),
+        ({"rules": "released"}, TypeError, r"rules must be Rules\.directions\(\), Rules\.strict\(\)"),
         ({"bound": 1e30}, ValueError, "bound must be at most"),
         ({"watch": 5}, TypeError, "watch must be a part of the model"),
     ],

@@ -5,13 +5,19 @@ import dataclasses
 import pytest
 
 from bitfreeze import BLIP, Rules
+from bitfreeze.blip.rules import WeightRules
 from support.protected_nets import Net
 
 
 def test_strict_is_the_default() -> None:
-    assert Rules() == Rules.strict() == BLIP(Net()).rules
-    assert (Rules().centre, Rules().gain, Rules().fisher, Rules().snap) == ("nested", "appendix", "mean", False)
-    assert Rules().power_of_two
+    assert WeightRules() == Rules.strict() == BLIP(Net()).rules
+    assert (WeightRules().centre, WeightRules().gain, WeightRules().fisher, WeightRules().snap) == (
+        "nested",
+        "appendix",
+        "mean",
+        False,
+    )
+    assert WeightRules().power_of_two
 
 
 def test_following_is_strict_but_for_the_centre() -> None:
@@ -40,20 +46,20 @@ def test_the_flags_of_text_change_one_thing_each() -> None:
 
 def test_a_total_gain_needs_a_mean_fisher() -> None:
     with pytest.raises(ValueError, match="needs a mean Fisher, got fisher='sum'; use rounding='each'"):
-        Rules(rounding="total", fisher="sum")
+        WeightRules(rounding="total", fisher="sum")
 
 
 @pytest.mark.parametrize("field", ["centre", "gain", "rounding", "fisher"])
 def test_an_unknown_choice_is_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=f"Rules.{field} must be one of .*, got 'other'"):
-        Rules(**{field: "other"})
+        WeightRules(**{field: "other"})
 
 
 def test_nested_intervals_need_exact_bounds() -> None:
     with pytest.raises(ValueError, match="exact only with power_of_two"):
-        Rules(power_of_two=False)
+        WeightRules(power_of_two=False)
 
 
 def test_rules_cannot_be_changed_under_way() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Rules().gain = "eq8"
+        WeightRules().gain = "eq8"

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules
+from bitfreeze.blip.rules import WeightRules
 
 RULES = {
     "strict": Rules.strict(),
-    "strict_total": Rules(rounding="total"),
+    "strict_total": WeightRules(rounding="total"),
     "following": Rules.following(),
     "released": Rules.released(),
     "text": Rules.text(),

@@ -1,9 +1,8 @@
-"""BLIP: after each task freeze as many leading bits of each parameter as the task's data told us about it.
+"""BLIP: after each task hold the model to what the task's data told us, and leave all else free.
 
-A parameter whose first S bits are frozen may still move, inside an interval of radius bound * 2^-S (bits.py). Training
-on a new task is ordinary training, with a clamp into that interval after each step. At the end of the task the Fisher
-information of the task's data says how much was learned about each parameter. That many more bits are frozen, so the
-interval shrinks. State lives beside the model, by parameter name. The model itself stays a plain model.
+Training on a new task is ordinary training, with a clamp into intervals after a step. At the end of a task the Fisher
+information of the task's data says how precisely the weights are needed. The intervals shrink to that. Guards do the
+work (guards.py). State lives beside the model, by parameter name. The model itself stays a plain model.
 """
 
 import time
@@ -16,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .. import fisher as fisher_information
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.parameters import Watch, watched_modules, watched_parts
@@ -24,12 +22,17 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
-from .budget import prior_of_first_task
-from .consolidation import Consolidation, report_tensors, warn_of_exhaustion
+from .consolidation import Consolidation, warn_of_exhaustion
+from .directions import Directions
+from .guards import Guard, Measured
 from .intervals import Intervals
-from .rules import Rules
+from .levels import Levels
+from .looking import Looker
+from .rules import DirectionRules, Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
-from .tensor_state import TensorState
+
+TOLERANCE = 0.5  # nats a sample
+BUDGET = 0.1  # of the bits in use
 
 
 class BLIP:
@@ -38,16 +41,19 @@ class BLIP:
     Args:
         model: any nn.Module with float32 or float64 parameters.
         watch: the part whose parameters are protected, or a list of parts and parameter names. Default: all of it.
+        tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, if every
+            coordinate went to the edge of its interval. Smaller keeps more and learns less.
+        rules: how intervals follow from the Fisher. Default: ``Rules.directions()``.
         bits: depth N to which a parameter is resolved, 1 to 23.
-        budget: share of the bits of parameters in use that the first task may freeze. The prior follows from it.
-        prior: F_0 on the scale of the per-sample Fisher, in place of the budget.
+        budget: rules by weight only: share of the bits of parameters in use that the first task may freeze, 0.1 by
+            default. The prior follows from it.
+        prior: rules by weight only: F_0 on the scale of the per-sample Fisher, in place of the budget.
         bound: C in the bound C / sqrt(fan_in) of a layer's weights.
-        rules: how bits and intervals follow from the Fisher. Default: ``Rules.strict()``.
         freeze_statistics: hold BatchNorm and the like in eval mode once the first task has been consolidated.
 
     Raises:
         TypeError: ``model`` is no nn.Module, a watched parameter has half precision, or ``rules`` is no Rules.
-        ValueError: a setting lies outside its range, or ``watch`` names nothing of the model.
+        ValueError: a setting lies outside its range or belongs to other rules, or ``watch`` names nothing of the model.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -68,32 +74,53 @@ class BLIP:
         model: nn.Module,
         *,
         watch: Watch = None,
+        tolerance: float | None = None,
+        rules: Rules | None = None,
         bits: int = 20,
-        budget: float = 0.1,
+        budget: float | None = None,
         prior: float | None = None,
         bound: float = 6.0,
-        rules: Rules | None = None,
         freeze_statistics: bool = False,
     ) -> None:
-        checks.require_settings(bits, budget, prior, bound, rules)
+        rules = default_rules(budget, prior) if rules is None else rules
+        checks.require_settings(rules, bits, bound, tolerance=tolerance, budget=budget, prior=prior)
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         require_supported(model, current_ranks())
-        self.model = model
+        self.model, self.rules = model, require_rules(rules)
         # a list, because the argument may be an iterator
         self.watch: Watch = None if watch is None else watched_parts(model, watch)
-        # plain numbers, because a state must load under weights_only=True
-        self.depth, self.budget, self.bound = int(bits), float(budget), float(bound)
-        self.given_prior = None if prior is None else float(prior)
-        self.prior = self.given_prior  # the one in force: given, or solved for at the first consolidate
-        self.rules = Rules.strict() if rules is None else rules
         self.freeze_statistics = freeze_statistics
         self.tasks = 0
-        self._intervals = Intervals(model, self.watch, self.depth, self.bound, self.rules)
+        # plain numbers, because a state must load under weights_only=True
+        self.depth, self.bound = int(bits), float(bound)
+        measure = {"tolerance": tolerance, "budget": budget, "prior": prior}
+        self._tensors, self._guards = self._make_guards(
+            **{k: None if v is None else float(v) for k, v in measure.items()}
+        )
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._attachments: list[Attachment] = []
         self._warn_of_statistics()
+
+    def _make_guards(
+        self, tolerance: float | None, budget: float | None, prior: float | None
+    ) -> tuple[Intervals | Directions, list[Guard]]:
+        """The guard that knows all watched tensors, and all guards in the order in which they hold."""
+        model, watch, depth, bound = self.model, self.watch, self.depth, self.bound
+        if isinstance(self.rules, DirectionRules):
+            tolerance = tolerance or TOLERANCE
+            directions = Directions(model, watch, self.rules, depth=depth, bound=bound, tolerance=tolerance)
+            return directions, [directions]
+        budget = budget or BUDGET
+        intervals = Intervals(model, watch, self.rules, depth=depth, bound=bound, budget=budget, prior=prior)
+        levels: list[Guard] = [Levels(intervals)] if self.rules.levels else []
+        return intervals, [*levels, intervals]
+
+    @property
+    def prior(self) -> float | None:
+        """F_0 in force: given, or found at the first consolidate."""
+        return self._tensors.prior
 
     # training
 
@@ -112,8 +139,8 @@ class BLIP:
             ValueError: ``optimizer`` holds none of the watched parameters.
             TypeError: ``optimizer`` is no optimizer.
         """
-        chosen = None if optimizer is None else self._intervals.require_watched(unwrap(optimizer))
-        self._intervals.bind()
+        chosen = None if optimizer is None else self._tensors.require_watched(unwrap(optimizer))
+        self._bind()
         self._underway = False
         self._attachments = [attachment for attachment in self._attachments if attachment.active]
         for attachment in self._attachments:
@@ -122,7 +149,7 @@ class BLIP:
                 return attachment
         attachment = Attachment(self, chosen)
         self._attachments.append(attachment)
-        if self.rules.straight_through:
+        if self._is_straight_through:
             self.clamp_()
         return attachment
 
@@ -132,32 +159,34 @@ class BLIP:
 
         Call it in loops without a torch optimizer, and after weights were restored or averaged.
         """
-        self._intervals.bind_if_changed()
-        self._intervals.hold_()
+        self._tensors.bind_if_changed()
+        for guard in self._guards:
+            guard.hold_()
+
+    def _bind(self) -> None:
+        for guard in self._guards:
+            guard.bind()
+
+    @property
+    def _is_straight_through(self) -> bool:
+        return isinstance(self.rules, WeightRules) and self.rules.straight_through
 
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        straight_through = self.rules.straight_through
-        if self._underway and not self._just_loaded and not straight_through:
+        if self._underway and not self._just_loaded and not self._is_straight_through:
             return
-        held = self._intervals.held_by(optimizer)
-        if not held:
+        if not self._tensors.held_by(optimizer):
             return
         if not self._underway:
             self._underway = True
-            self._intervals.widen()
+            self._tensors.begin_training()
         if self._just_loaded:
-            checks.require_own_weights(self._intervals.states, self.rules)
+            self._tensors.require_own_weights()
             self._just_loaded = False
-        if straight_through and has_closure:
-            raise ValueError(
-                "with straight-through rules the passes must come before the step, not in a closure; call backward() "
-                "first, then step()"
-            )
-        for state in held if straight_through else ():
-            state.before_step_()
+        self._tensors.before_step(optimizer, has_closure=has_closure)
 
     def _after_step(self, optimizer: Optimizer) -> bool:
-        return self._intervals.hold_(optimizer)
+        held = [guard.hold_(optimizer) for guard in self._guards]
+        return any(held)
 
     # the end of a task
 
@@ -196,60 +225,71 @@ class BLIP:
             RuntimeError: a parameter lies outside its interval, and ``outside`` is ``"raise"``.
         """
         started, ranks = time.perf_counter(), current_ranks(distributed)
-        intervals = self._intervals
-        before, mended = (intervals.states, intervals.absent), {}
+        tensors = self._tensors
+        before, mended = (tensors.states, tensors.absent), {}
+        look = Looker(
+            self.model, data, forward, passes=sum(guard.passes for guard in self._guards), samples=samples,
+            watch=self.watch, labels=labels, targets=targets, generator=generator, memory_bytes=memory_bytes,
+            progress=progress, distributed=distributed,
+        )  # fmt: skip
         try:
             with ranks.together():
-                intervals.bind()
-                checks.require_healthy(intervals.states)
-                mended = checks.require_inside(intervals.states, self.rules, outside, likely_cause(self._attachments))
-            checks.require_equal_on(ranks, intervals.states.values())
-            estimate = fisher_information.estimate(
-                self.model, data, forward, watch=self.watch, labels=labels, samples=samples, targets=targets,
-                generator=generator, memory_bytes=memory_bytes, progress=progress, distributed=distributed,
-            )  # fmt: skip
-            prior = self.prior
-            if prior is None:
-                gain = self.rules.gain
-                prior = prior_of_first_task(intervals.states, estimate.values, self.budget, self.depth, gain, ranks)
-            after = {name: state.after_task(estimate.values[name], prior) for name, state in intervals.states.items()}
+                self._bind()
+                checks.require_healthy(tensors.states)
+                trained = any(attachment.active and attachment.steps for attachment in self._attachments)
+                mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
+            checks.require_equal_on(ranks, tensors.states.values())
+            drift = tensors.drift()
+            measured: list[tuple[Guard, Measured]] = []
+            for guard in reversed(self._guards):
+                measured.append((guard, guard.measure(look, ranks)))
         except BaseException:
-            checks.put_back(intervals.states, mended)
-            intervals.states, intervals.absent = before
+            checks.put_back(tensors.states, mended)
+            tensors.states, tensors.absent = before
             raise
-        for state in after.values():
-            state.take_from_first_(ranks)
-        reports, histogram = report_tensors(intervals.states, after, estimate.values, estimate.ways, ranks)
-        self._commit(after, prior)
-        touched = sum(report.touched_entries for report in reports.values())
-        frozen = sum(report.frozen_now for report in reports.values())
-        result = Consolidation(
-            task=self.tasks, tensors=reports, histogram=histogram, prior=prior,
-            share=frozen / max(1, touched * self.depth), rules=self.rules, samples=estimate.samples,
-            fisher_seconds=estimate.seconds, seconds=time.perf_counter() - started,
-        )  # fmt: skip
+        for guard, found in measured:
+            guard.commit(found)
+        self._end_task()
+        result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
         warn_of_exhaustion(result)
         return result
 
-    def _commit(self, after: dict[str, TensorState], prior: float) -> None:
-        self._intervals.states, self.prior = after, prior
+    def _report(self, found: Measured, drift: float | None, fisher_seconds: float, seconds: float) -> Consolidation:
+        touched = sum(report.touched_entries for report in found.reports.values())
+        frozen = sum(report.frozen_now for report in found.reports.values())
+        assert found.estimate is not None
+        assert self.prior is not None
+        return Consolidation(
+            task=self.tasks, tensors=found.reports, histogram=found.histogram, prior=self.prior,
+            share=frozen / max(1, touched * self.depth), rules=self.rules, samples=found.estimate.samples,
+            fisher_seconds=fisher_seconds, seconds=seconds, drift=drift, accuracy=found.estimate.accuracy,
+        )  # fmt: skip
+
+    def _end_task(self) -> None:
         self.tasks += 1
-        for state in after.values():
-            state.snap_()
         for attachment in self._attachments:
             attachment.steps = 0
         self._hold_statistics()
+
+    def drift(self) -> float | None:
+        """Estimated nats a sample that earlier tasks have lost since the last consolidate, from what is stored.
+
+        Returns:
+            The estimate, 0 before the first task ends; None under rules by weight.
+        """
+        self._tensors.bind_if_changed()
+        return self._tensors.drift()
 
     # what is frozen
 
     def frozen_bits(self) -> dict[str, Tensor]:
         """Number of frozen leading bits of each parameter, by name; sharded where the parameter is."""
-        return {name: state.layout.wrapped(state.frozen_bits()) for name, state in self._intervals.current().items()}
+        return {name: state.layout.wrapped(state.frozen_bits()) for name, state in self._tensors.current().items()}
 
     def intervals(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Lower and upper end of each parameter's interval, by name."""
         found = {}
-        for name, state in self._intervals.current().items():
+        for name, state in self._tensors.current().items():
             zeros = torch.zeros_like(state.slot.local, requires_grad=False)
             low, high = state.interval()
             found[name] = state.layout.wrapped(zeros + low), state.layout.wrapped(zeros + high)
@@ -257,7 +297,7 @@ class BLIP:
 
     def capacity(self) -> float:
         """Share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
-        states = self._intervals.current().values()
+        states = self._tensors.current().values()
         ranks = current_ranks(any(state.layout.sharded for state in states))
         bits = [state.frozen_bits() for state in states if state.layout.counts_here(ranks)]
         frozen = int(sum(ranks.gather(sum(int(b.sum(dtype=torch.int64)) for b in bits))))
@@ -272,7 +312,7 @@ class BLIP:
         Returns:
             The number of bytes.
         """
-        return self._intervals.nbytes(cache)
+        return sum(guard.nbytes(cache) for guard in self._guards)
 
     # saving
 
@@ -288,9 +328,8 @@ class BLIP:
         return {
             "format": checks.STATE_FORMAT,
             "settings": self._settings(),
-            "prior": self.prior,
             "tasks": self.tasks,
-            **self._intervals.state_dict(sharded),
+            **{key: value for guard in self._guards for key, value in guard.state_dict(sharded).items()},
         }
 
     def load_state_dict(
@@ -307,24 +346,27 @@ class BLIP:
         """
         checks.require_state(state)
         mine = self._settings()
-        older = {"freeze_statistics": self.freeze_statistics, "rounding": "each"}  # absent from older states
+        # absent from older states, which were all by weight
+        older = {"freeze_statistics": self.freeze_statistics, "rounding": "each", "levels": False}
+        older = {name: value for name, value in older.items() if name in mine}
         theirs = {**older, **state["settings"]}
         names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
             raise ValueError(f"the state must have the same settings, got {'; '.join(differences)}; use the same")
-        self._intervals.load_state_dict(state, rename)
-        self.prior, self.tasks, self._just_loaded = state["prior"], state["tasks"], True
+        new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
+        for guard in reversed(self._guards):
+            guard.load_state_dict(state, new_names.__getitem__)
+        self.tasks, self._just_loaded = state["tasks"], True
         self._hold_statistics()
 
     def _settings(self) -> dict[str, Any]:
-        measure = {"budget": self.budget} if self.given_prior is None else {"prior": self.given_prior}
-        own = {"bits": self.depth, "bound": self.bound, "freeze_statistics": self.freeze_statistics}
-        return {**own, **measure, **asdict(self.rules)}
+        return {"freeze_statistics": self.freeze_statistics, **self._tensors.settings, **asdict(self.rules)}
 
     def __repr__(self) -> str:
         # local values only, because a single rank or a debugger may print
-        return f"BLIP(bits={self.depth}, budget={self.budget}, prior={self.prior}, tasks={self.tasks})"
+        settings = ", ".join(f"{name}={value}" for name, value in self._tensors.settings.items() if name != "bound")
+        return f"BLIP({settings}, tasks={self.tasks})"
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copy and pickle. An attachment to every optimizer is copied; hooks on single ones stay behind."""
@@ -344,7 +386,7 @@ class BLIP:
 
     def _with_statistics(self) -> list[nn.Module]:
         """Modules with running statistics that lie under watch or own a watched parameter."""
-        owners = (module for slot in self._intervals.slots() for module, _ in slot.owners)
+        owners = (module for slot in self._tensors.slots() for module, _ in slot.owners)
         return with_running_statistics([*watched_modules(self.model, self.watch), *owners])
 
     def _warn_of_statistics(self) -> None:
@@ -355,3 +397,13 @@ class BLIP:
                 "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
                 stacklevel=3,
             )
+
+
+def _plain(value: float | None) -> float | None:
+    """A number of Python's own, from any kind of number."""
+    return None if value is None else float(value)
+
+
+def default_rules(budget: float | None, prior: float | None) -> Rules:
+    """Rules of a BLIP that is given none: by weight where a setting of those rules is given."""
+    return Rules.strict()

@@ -28,7 +28,7 @@ def prior_of_first_task(
         warnings.warn(
             f"the budget of {budget:.1%} of the bits cannot be met and {share:.1%} are frozen; choose another budget, "
             "or a prior",
-            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
+            stacklevel=5,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )
     return prior
 

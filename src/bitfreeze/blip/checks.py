@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from ..bits import MAX_DEPTH
-from ..model.parameters import Slot, require_finite
+from ..model.parameters import require_finite
 from ..model.ranks import Ranks
-from .rules import Rules
+from .rules import Rules, WeightRules, require_rules
 from .tensor_state import TensorState
+from .watched import WatchedTensor
 
 STATE_FORMAT = 1
 MAX_BOUND = 1e6
@@ -19,21 +20,29 @@ States = Mapping[str, TensorState]
 Values = dict[str, tuple[Tensor, Tensor | None]]  # entries and residual of each tensor
 
 
-def require_settings(bits: int, budget: float, prior: float | None, bound: float, rules: Rules | None) -> None:
+def require_settings(
+    rules: Rules, bits: int, bound: float, *, tolerance: float | None, budget: float | None, prior: float | None
+) -> None:
+    """Refuse settings out of range, and settings that belong to other rules."""
     whole = hasattr(bits, "__index__") and not isinstance(bits, bool)
     if not (whole and 1 <= bits <= MAX_DEPTH):
         raise ValueError(f"bits must be a whole number from 1 to {MAX_DEPTH}, got {bits!r}")
-    if not 0 < budget < 1:
-        raise ValueError(f"budget must lie between 0 and 1, a share of the bits, got {budget!r}")
-    if prior is not None and not 0 < prior < float("inf"):
-        raise ValueError(f"prior must be above 0, got {prior!r}")
     if not 0 < bound <= MAX_BOUND:
         raise ValueError(
             f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
         )
-    if not isinstance(rules, Rules | None):
-        presets = "Rules.strict(), Rules.following(), Rules.released() or Rules.text()"
-        raise TypeError(f"rules must be {presets}, got {rules!r}")
+    if tolerance is not None and not 0 < tolerance < float("inf"):
+        raise ValueError(f"tolerance must be above 0, in nats a sample, got {tolerance!r}; 0.05 is a strict one")
+    if budget is not None and not 0 < budget < 1:
+        raise ValueError(f"budget must lie between 0 and 1, a share of the bits, got {budget!r}")
+    if prior is not None and not 0 < prior < float("inf"):
+        raise ValueError(f"prior must be above 0, got {prior!r}")
+    by_weight = isinstance(require_rules(rules), WeightRules)
+    given = {"tolerance": tolerance} if by_weight else {"budget": budget, "prior": prior}
+    for name, value in given.items():
+        if value is not None:
+            instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
+            raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
 
 
 def require_state(state: Any) -> None:
@@ -45,7 +54,7 @@ def require_state(state: Any) -> None:
     kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
     for name, saved in state["tensors"].items():
         there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
-        if there and there != kinds:
+        if "bits" in there and there != kinds:
             raise ValueError(f"the state of '{name}' is damaged, it holds {there}; use another copy of the state")
 
 
@@ -59,22 +68,7 @@ def renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], st
     return new_names
 
 
-def require_same_model(slots: dict[str, Slot], tensors: dict[str, dict[str, Any]]) -> None:
-    missing = sorted(set(tensors) - set(slots))
-    if missing:
-        raise ValueError(
-            f"the state must be of this model, got one with '{missing[0]}', which is not watched here; use rename= if "
-            "the parameter has another name now"
-        )
-    for name, saved in tensors.items():
-        if "bits" in saved and saved["bits"].shape != slots[name].parameter.shape:
-            raise ValueError(
-                f"the state must be of this model, got '{name}' of shape {list(saved['bits'].shape)}, which has the "
-                f"shape {list(slots[name].parameter.shape)} here"
-            )
-
-
-def require_equal_on(ranks: Ranks, states: Iterable[TensorState]) -> None:
+def require_equal_on(ranks: Ranks, states: Iterable[WatchedTensor]) -> None:
     """Refuse whole parameters that differ between ranks, because frozen bits could not fit both."""
     whole = [state.slot for state in states if not state.layout.sharded]
     if ranks.count == 1 or not whole:
@@ -94,7 +88,7 @@ def _digest(values: torch.Tensor) -> int:
     return int(values.view(whole_numbers).sum(dtype=torch.int64))
 
 
-def require_healthy(states: States) -> None:
+def require_healthy(states: Mapping[str, WatchedTensor]) -> None:
     """Refuse parameters that are not finite, or were not after a step since the last task and then clamped."""
     for state in states.values():
         require_finite(state.slot)
@@ -107,10 +101,14 @@ def require_healthy(states: States) -> None:
         )
 
 
-def require_inside(states: States, rules: Rules, outside: str, likely_cause: str) -> Values:
-    """Refuse or mend parameters outside their intervals. Returns the former values of mended ones."""
+def require_outside(outside: str) -> None:
     if outside not in ("raise", "mend"):
         raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
+
+
+def require_inside(states: States, rules: WeightRules, outside: str, likely_cause: str) -> Values:
+    """Refuse or mend parameters outside their intervals. Returns the former values of mended ones."""
+    require_outside(outside)
     if rules.centre_rule.may_exclude:
         outside = "mend"
     found = {name: state.outside() for name, state in states.items()}
@@ -125,19 +123,20 @@ def require_inside(states: States, rules: Rules, outside: str, likely_cause: str
     for name in beyond:
         state = states[name]
         before[name] = state.slot.local.detach().clone(), state.current_residual()
-        state.after_step_()
+        state.hold_()
     return before
 
 
 @torch.no_grad()
-def put_back(states: States, values: Values) -> None:
+def put_back(states: Mapping[str, WatchedTensor], values: Values) -> None:
     for name, (value, residual) in values.items():
         state = states[name]
         state.slot.local.copy_(value)
-        state.residual, state.rounded_version = residual, state.slot.local._version
+        if isinstance(state, TensorState):
+            state.residual, state.rounded_version = residual, state.slot.local._version
 
 
-def require_own_weights(states: States, rules: Rules) -> None:
+def require_own_weights(states: States, rules: WeightRules) -> None:
     """Refuse weights that do not belong to the state that was loaded: the next step would clip them."""
     if rules.centre_rule.may_exclude:
         return

@@ -52,6 +52,8 @@ class Consolidation:
         samples: number of samples that were measured.
         fisher_seconds: time of the measurement.
         seconds: time of the whole call.
+        drift: estimated nats a sample that this task has cost the earlier ones; None under rules by weight.
+        accuracy: share of the predictions on this data that agree with its labels, None without labels.
     """
 
     task: int
@@ -63,6 +65,16 @@ class Consolidation:
     samples: int
     fisher_seconds: float
     seconds: float
+    drift: float | None = None
+    accuracy: float | None = None
+
+    @property
+    def at_edge(self) -> float | None:
+        """Share of the coordinates that ended the task at the edge of their interval, None in the first task."""
+        held = [report for report in self.tensors.values() if report.at_edge is not None]
+        if not held:
+            return None
+        return sum(report.at_edge or 0 for report in held) / max(1, sum(report.entries for report in held))
 
     @property
     def frozen_now(self) -> int:

@@ -9,10 +9,13 @@ F_0 K / 2.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..fisher import FisherEstimate
 from ..fisher.factors import find_factors, joined_parameters
+from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import SecondMoments, TurnedFisher
 from ..model.parameters import Slot, Watch
 from ..model.ranks import Ranks
@@ -49,7 +52,7 @@ class Directions(WatchedTensors[HeldTensor]):
         return {"bits": self.depth, "bound": self.bound, "tolerance": self.tolerance}
 
     def new_state(self, slot: Slot) -> HeldTensor:
-        return HeldTensor(slot, self.depth, bound_of(slot, self.bound), layout=slot.layout)
+        return HeldTensor(slot, self.depth, bound_of(slot, self.bound, self.depth), layout=slot.layout)
 
     def absent_state(self, slot: Slot, saved: dict[str, Any]) -> HeldTensor:
         return HeldTensor(slot, self.depth, prior=self.prior, **saved)
@@ -98,11 +101,12 @@ class Directions(WatchedTensors[HeldTensor]):
         weight.fisher = spread if weight.fisher is None else weight.fisher + spread
         weight.forget_caches()
 
+    @torch.no_grad()
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
         self.bind_if_moved()
         held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
         stepped = {id(state) for state in held}
-        in_layers = set()
+        in_layers: set[int] = set()
         for state in held:
             state.check_health(state.local)
         for layer in self.layers.values():
@@ -145,14 +149,17 @@ class Directions(WatchedTensors[HeldTensor]):
                 f"{lost:.2g} nats; load the weights that the model had then, or call blip.clamp_() to move them back"
             )
 
-    def require_inside(self, outside: str, likely_cause: str) -> checks.Values:
-        """Refuse or mend weights that cost more than all coordinates at their edges would."""
-        if outside not in ("raise", "mend"):
-            raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
+    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
+        """Move weights into their intervals. Returns their former values.
+
+        Between two clamps along all directions, training may leave the intervals. Without training, weights that cost
+        more than all coordinates at their edges would are refused, unless ``outside`` is "mend".
+        """
+        checks.require_outside(outside)
         if self.prior is None:
             return {}
         lost = self.drift()
-        if outside == "raise" and lost > self.tolerance and likely_cause:
+        if outside == "raise" and lost > self.tolerance and not trained:
             raise RuntimeError(
                 f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
                 f"nats, above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
@@ -166,39 +173,59 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def measure(self, look: Look, ranks: Ranks) -> Measured:
         layers = self._joined_layers()
-        turns = self._find_directions(layers, look, ranks)
-        skip = [part.slot.name for name in turns for part in layers[name] if part is not None]
-        second = {name: TurnedFisher(layers[name][0].slot.module, t.inputs, t.outputs, rest=True) for name, t in turns.items()}
-        estimate = look(statistics={layers[name][0].slot.module: [found] for name, found in second.items()}, skip=skip)
-        first = self.prior is None
-        positions = estimate.positions if first else self.positions
+        turns, idle = self._find_directions(layers, look, ranks)
+        estimate, found = self._measure_along(layers, turns, look)
+        while refused := {name for name in turns if estimate.statistics[layers[name][0].slot.module]}:
+            turns = {name: turning for name, turning in turns.items() if name not in refused}
+            estimate, found = self._measure_along(layers, turns, look)
+        positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
         prior = 2 * self.tolerance * positions / max(1, entries) if self.prior is None else self.prior
-        task = TaskEnd(self.states, self.turnings, prior, self.rules.fisher, ranks)
-        for name, found in second.items():
-            task.add_layer(name, *layers[name], turns[name], found, self.layers.get(name))
+        end = TaskEnd(self.states, self.turnings, prior, self.rules.fisher, ranks)
+        for name, turning in turns.items():
+            end.add_layer(name, *layers[name], turning, found[name], self.layers.get(name))
+        for name in idle:
+            end.add_idle_layer(name, *layers[name])
         for name, state in self.states.items():
-            if name not in skip:
-                task.add_tensor(name, state, estimate.values[name], estimate.ways[name])
-        return task.measured(estimate, positions)
+            if name not in end.states:
+                end.add_tensor(name, state, estimate.values[name], estimate.ways[name])
+        return end.measured(estimate, positions)
 
-    def _find_directions(self, layers: Layers, look: Look, ranks: Ranks) -> dict[str, Turning]:
-        """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far."""
+    def _measure_along(
+        self, layers: Layers, turns: dict[str, Turning], look: Look
+    ) -> tuple[FisherEstimate, dict[str, TurnedFisher]]:
+        """Second pass: the Fisher of these layers along their directions, and that of all other tensors."""
+        found = {
+            name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
+            for name, turning in turns.items()
+        }
+        skip = [part.slot.name for name in turns for part in layers[name] if part is not None]
+        statistics = {layers[name][0].slot.module: [statistic] for name, statistic in found.items()}
+        return look(statistics=statistics, skip=skip), found
+
+    def _find_directions(self, layers: Layers, look: Look, ranks: Ranks) -> tuple[dict[str, Turning], list[str]]:
+        """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far.
+
+        Returns the directions, and the names of layers that have directions of earlier tasks and are not used now.
+        """
         if not layers:
-            return {}
+            return {}, []
         moments = {name: SecondMoments(weight.slot.module) for name, (weight, _) in layers.items()}
         found = look(
             statistics={layers[name][0].slot.module: [moment] for name, moment in moments.items()},
             skip=list(self.states),
             samples=self.rules.moment_samples,
         )
-        turns = {}
+        turns, idle = {}, []
         for name, moment in moments.items():
-            if not found.statistics[layers[name][0].slot.module]:
+            reason = found.statistics[layers[name][0].slot.module]
+            if not reason:
                 turns[name] = _turning(moment, self.turnings.get(name), self.rules.strongest)
                 for tensor in turns[name].tensors().values():
                     ranks.broadcast_(tensor)
-        return turns
+            elif reason == NOT_USED and name in self.turnings:
+                idle.append(name)
+        return turns, idle
 
     def commit(self, measured: Measured) -> None:
         self.states, self.turnings, self.prior, self.positions = measured.after
@@ -212,7 +239,9 @@ class Directions(WatchedTensors[HeldTensor]):
         return super().nbytes(cache) + turned + caches
 
     def state_dict(self, sharded: bool) -> dict[str, Any]:
-        turnings = {name: {k: t.clone() for k, t in turning.tensors().items()} for name, turning in self.turnings.items()}
+        turnings = {
+            name: {k: t.clone() for k, t in turning.tensors().items()} for name, turning in self.turnings.items()
+        }
         return {
             "prior": self.prior, "positions": self.positions, "directions": turnings, **super().state_dict(sharded)
         }  # fmt: skip

@@ -1,7 +1,7 @@
 """Guards: the parts of a BLIP that hold the model to what earlier tasks need.
 
-A guard measures the data at a task's end, and moves the weights back after a step. ``Intervals`` holds weight by weight,
-``Directions`` along the directions that a layer's data use, ``Levels`` the response of each unit to the mean input.
+A guard measures the data at a task's end, and moves the weights back after a step. ``Intervals`` holds weight by
+weight, ``Directions`` along the directions that a layer's data use, ``Levels`` the response of units to the mean input.
 """
 
 from collections.abc import Callable, Mapping

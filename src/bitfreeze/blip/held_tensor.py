@@ -1,7 +1,8 @@
 """State of one parameter tensor that is held entry by entry, with radius sqrt(F_0 / F): 8 bytes an entry."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from math import inf
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -31,13 +32,14 @@ class HeldTensor(WatchedTensor):
 
     @torch.no_grad()
     def hold_(self) -> None:
-        if self.centre is not None and self.fisher is not None:
-            radius = self.current_radius()
-            self.local.clamp_(self.centre - radius, self.centre + radius)
+        if self.fisher is not None:
+            self.local.clamp_(*self.interval())
 
     def current_radius(self) -> Tensor:
         """Radius of each entry's interval; infinite where the Fisher is 0."""
-        assert self.prior is not None and self.fisher is not None and self.centre is not None
+        assert self.prior is not None
+        assert self.fisher is not None
+        assert self.centre is not None
         local = self.local
         if self.centre.device != local.device or self.centre.dtype != local.dtype:
             self.follow(local.device)
@@ -45,6 +47,12 @@ class HeldTensor(WatchedTensor):
         if self.radius is None:
             self.radius = radius_of(self.fisher, self.prior).to(local.dtype)
         return self.radius
+
+    def interval(self) -> tuple[Any, Any]:
+        if self.centre is None or self.fisher is None:
+            return -inf, inf
+        radius = self.current_radius()
+        return self.centre - radius, self.centre + radius
 
     def change(self) -> Tensor:
         """How far the entries are from their centres."""

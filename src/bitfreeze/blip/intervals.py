@@ -71,8 +71,11 @@ class Intervals(WatchedTensors[TensorState]):
     def require_own_weights(self) -> None:
         checks.require_own_weights(self.states, self.rules)
 
-    def require_inside(self, outside: str, likely_cause: str) -> checks.Values:
+    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
         return checks.require_inside(self.states, self.rules, outside, likely_cause)
+
+    def drift(self) -> None:
+        """None: a diagonal Fisher does not see what weights that move together change."""
 
     # the end of a task
 

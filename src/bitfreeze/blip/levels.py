@@ -8,104 +8,107 @@ far, and w° the weights that the last task left. After each step the guard move
     |(w - w°) m| <= radius of the bias's interval.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
+from torch import Tensor
+from torch.optim import Optimizer
 
+from ..fisher.factors import find_factors, joined_parameters
+from ..fisher.statistics import MeanInputs
 from ..model.layers import rows
-from ..model.ranks import current_ranks
-from .blip import BLIP
+from ..model.ranks import Ranks
+from .guards import Look, Measured
+from .intervals import Intervals
+from .tensor_state import TensorState
 
 
 class Levels:
-    """Levels of the linear and convolutional layers of a backbone that have a bias, by name."""
+    """Levels of the watched layers that have one group and a bias, by the name of the weight."""
 
-    def __init__(self, backbone: nn.Module) -> None:
-        self.layers = {name: layer for name, layer in backbone.named_modules() if _has_levels(layer)}
-        if not self.layers:
-            raise ValueError(
-                "levels=true needs a linear or convolutional layer with a bias, got a network without one; leave it out"
-            )
+    passes = 1
+
+    def __init__(self, intervals: Intervals) -> None:
+        self.intervals = intervals
         self.tasks = 0
         self.means: dict[str, Tensor] = {}  # mean input over samples, positions and tasks
         self.levels: dict[str, Tensor] = {}  # w° m
         self.radii: dict[str, Tensor] = {}  # radius of the bias's interval
+        if not self._layers(intervals.current()):
+            raise ValueError(
+                "levels=True needs a watched linear or convolutional layer with a bias, got a model without one; leave "
+                "levels out"
+            )
+
+    def bind(self) -> None:
+        """Nothing to do: the intervals have bound the parameters."""
 
     @torch.no_grad()
-    def measure(self, blip: BLIP, batches: Iterable[tuple[Tensor, Tensor]], forward: Callable[[Tensor], Any]) -> None:
-        """Measure levels at a task's end, after ``blip`` has frozen its bits."""
-        self.tasks += 1
-        ends = blip.intervals()
-        for name, mean in self._mean_inputs(batches, forward).items():
-            before = self.means.get(name, torch.zeros_like(mean))
-            self.means[name] = before + (mean - before) / self.tasks
-            self.levels[name] = rows(self.layers[name].weight) @ self.means[name]
-            low, high = ends[f"backbone.{name}.bias"]
-            self.radii[name] = (high - low) / 2
-
-    @torch.no_grad()
-    def hold_(self) -> None:
+    def hold_(self, optimizer: Optimizer | None = None) -> bool:
         """After a step, move the weights of units whose level has gone too far back along the mean input."""
+        held = self.intervals.states if optimizer is None else {s.slot.name for s in self.intervals.held_by(optimizer)}
         for name, mean in self.means.items():
-            weight = rows(self.layers[name].weight)
+            if name not in held:
+                continue
+            weight = rows(self.intervals.states[name].local)
             shift = torch.addmv(self.levels[name], weight, mean, beta=-1)
             excess = shift - shift.clamp(-self.radii[name], self.radii[name])
             if excess.any():
                 weight.addr_(excess / mean.square().sum(), mean, alpha=-1)
+        return bool(held)
 
-    def _mean_inputs(
-        self, batches: Iterable[tuple[Tensor, Tensor]], forward: Callable[[Tensor], Any]
-    ) -> dict[str, Tensor]:
-        sums = {name: torch.zeros_like(rows(layer.weight)[0]) for name, layer in self.layers.items()}
-        counts = dict.fromkeys(self.layers, 0)
+    def measure(self, look: Look, ranks: Ranks) -> Measured:
+        layers = self._layers(self.intervals.states)
+        found = {name: MeanInputs(weight.slot.module) for name, (weight, _) in layers.items()}
+        estimate = look(
+            statistics={layers[name][0].slot.module: [mean] for name, mean in found.items()},
+            skip=list(self.intervals.states),
+        )
+        means = {}
+        for name, statistic in found.items():
+            if not estimate.statistics[layers[name][0].slot.module]:
+                mean = ranks.broadcast_(statistic.mean()[0, :-1].contiguous())
+                before = self.means.get(name, torch.zeros_like(mean))
+                means[name] = before + (mean - before) / (self.tasks + 1)
+        return Measured(means)
 
-        def tap(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-            def add(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-                sums[name] += _sum_of_inputs(layer, inputs[0], outputs)
-                counts[name] += outputs.numel() // len(rows(layer.get_parameter("weight")))
+    @torch.no_grad()
+    def commit(self, measured: Measured) -> None:
+        """Take the levels of the weights as they are. The intervals have committed before."""
+        self.tasks += 1
+        self.means |= measured.after
+        layers = self._layers(self.intervals.states)
+        for name in measured.after:
+            weight, bias = layers[name]
+            low, high = bias.interval()
+            self.levels[name] = rows(weight.local) @ self.means[name]
+            self.radii[name] = (high - low) / 2
 
-            return add
+    def _layers(self, states: Mapping[str, TensorState]) -> dict[str, tuple[TensorState, TensorState]]:
+        """States of weight and bias, by the name of the weight."""
+        by_place = {(id(s.slot.module), s.slot.owners[0][1]): s for s in states.values() if not s.layout.sharded}
+        found = {}
+        for name, state in states.items():
+            layer = state.slot.module
+            if find_factors(layer)[0] is None or getattr(layer, "groups", 1) != 1:
+                continue
+            parts = [by_place.get((id(layer), attribute)) for attribute in joined_parameters(layer)]
+            if len(parts) == 2 and parts[0] is state and parts[1] is not None:
+                found[name] = state, parts[1]
+        return found
 
-        taps = [layer.register_forward_hook(tap(name)) for name, layer in self.layers.items()]
-        try:
-            for x, _ in batches:
-                forward(x)
-        finally:
-            for handle in taps:
-                handle.remove()
-        ranks = current_ranks()
-        totals = {name: ranks.sum_(total) for name, total in sums.items()}
-        seen = {name: sum(ranks.gather(count)) for name, count in counts.items()}
-        return {name: total / seen[name] for name, total in totals.items() if seen[name]}
-
-    def nbytes(self) -> int:
+    def nbytes(self, cache: bool) -> int:
         return sum(t.nbytes for held in (self.means, self.levels, self.radii) for t in held.values())
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"tasks": self.tasks, "means": self.means, "levels": self.levels, "radii": self.radii}
+    def state_dict(self, sharded: bool) -> dict[str, Any]:
+        held = {name: getattr(self, name) for name in ("means", "levels", "radii")}
+        return {"levels": {"tasks": self.tasks, **{k: {n: t.clone() for n, t in v.items()} for k, v in held.items()}}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.tasks = state["tasks"]
-        self.means, self.levels, self.radii = (dict(state[name]) for name in ("means", "levels", "radii"))
-
-
-def _has_levels(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
-        return layer.bias is not None and layer.groups == 1 and not isinstance(layer.padding, str)
-    return isinstance(layer, nn.Linear) and layer.bias is not None
-
-
-def _sum_of_inputs(layer: nn.Module, x: Tensor, outputs: Tensor) -> Tensor:
-    """Sum of a unit's inputs over samples and positions.
-
-    It is the gradient of the unit's summed output, so a convolution's patches need not be laid out.
-    """
-    if not isinstance(layer, nn.Conv2d):
-        return x.flatten(0, -2).sum(0)
-    of_one_unit: Tensor = conv2d_weight(
-        x, (1, *layer.weight.shape[1:]), torch.ones_like(outputs[:, :1]), layer.stride, layer.padding, layer.dilation
-    )  # type: ignore[no-untyped-call]
-    return of_one_unit.flatten()
+    def load_state_dict(self, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
+        saved = state["levels"]
+        self.tasks = saved["tasks"]
+        self.means, self.levels, self.radii = (
+            {new_name(name): tensor.clone() for name, tensor in saved[kind].items()}
+            for kind in ("means", "levels", "radii")
+        )

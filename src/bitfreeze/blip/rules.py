@@ -5,7 +5,7 @@ To add a rule for the centre of an interval: write its arithmetic in ``bits.py``
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -143,6 +143,9 @@ class WeightRules(Rules):
     open_range: bool = False
     """Stay within +-bound * (1 - 2^-N) rather than +-bound."""
 
+    levels: bool = False
+    """Also hold the response of each unit to its layer's mean input, within the interval of its bias."""
+
     straight_through: bool = False
     """Forward and backward passes see Q(theta, N). The optimizer steps theta (straight-through estimator)."""
 
@@ -155,6 +158,8 @@ class WeightRules(Rules):
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"Rules.{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        if self.levels and self.straight_through:
+            raise ValueError("levels need weights that are not rounded, got straight-through rules; leave one out")
         if self.rounding == "total" and self.fisher != "mean":
             raise ValueError("rounding='total' needs a mean Fisher, got fisher='sum'; use rounding='each'")
         if self.centre_rule.is_exact and not self.power_of_two:
@@ -211,3 +216,47 @@ class WeightRules(Rules):
             The gain in bits.
         """
         return b.information_gain(b.fisher_of_task(total, old, task, self.fisher), old, task, self.gain)
+
+
+@dataclass(frozen=True)
+class DirectionRules(Rules):
+    """Rules that hold layers along the directions of their inputs and output gradients."""
+
+    strongest: int | None = 256
+    """Number of directions of each side of a layer; None for all. What they leave out is held entry by entry."""
+
+    every: int = 16
+    """Clamp along all directions after every so many steps of a layer, and whenever ``clamp_`` is called."""
+
+    leading: int = 32
+    """Number of strongest directions of each side that are clamped more often; 0 for none."""
+
+    leading_every: int = 1
+    """Clamp along the leading directions after every so many steps of a layer."""
+
+    fisher: str = "sum"
+    """The Fisher of all tasks is a ``sum`` or a running ``mean``."""
+
+    moment_samples: int = 1000
+    """Number of samples that the directions are found from. Their Fisher comes from all samples."""
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("strongest", 1),
+            ("every", 1),
+            ("leading", 0),
+            ("leading_every", 1),
+            ("moment_samples", 1),
+        ):
+            value = getattr(self, name)
+            if (name != "strongest" or value is not None) and not (isinstance(value, int) and value >= least):
+                raise ValueError(f"Rules.{name} must be a whole number of at least {least}, got {value!r}")
+        if self.fisher not in ("sum", "mean"):
+            raise ValueError(f"Rules.fisher must be 'sum' or 'mean', got {self.fisher!r}")
+
+
+def require_rules(rules: Rules) -> WeightRules | DirectionRules:
+    if not isinstance(rules, DirectionRules | WeightRules):
+        presets = "Rules.directions(), Rules.strict(), Rules.following(), Rules.released() or Rules.text()"
+        raise TypeError(f"rules must be {presets}, got {rules!r}")
+    return rules

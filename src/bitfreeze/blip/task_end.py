@@ -45,7 +45,9 @@ class TaskEnd:
             None if rest is None else rest / found.samples,
         )  # fmt: skip
         groups, outputs, _ = found.shape
-        fishers = [part.fisher.reshape(groups, outputs, -1).to(task.turned) for part in parts if part.fisher is not None]
+        fishers = [
+            part.fisher.reshape(groups, outputs, -1).to(task.turned) for part in parts if part.fisher is not None
+        ]
         rest_before = torch.cat(fishers, -1) if len(fishers) == len(parts) else None
         before = self.turnings_before.get(name)
         carried, carried_rest = carry_over(None if before is None else before.to(task.turned), rest_before, task)
@@ -54,14 +56,22 @@ class TaskEnd:
         total_rest = None
         if task.rest is not None and carried_rest is not None:
             total_rest = self._sum(carried_rest, task.rest, weight.tasks)
-        split = {} if total_rest is None else split_joined(module, total_rest)
+        split = {} if total_rest is None else split_joined(module, total_rest.contiguous())
         for part in parts:
-            fisher = split.get(part.slot.owners[0][1])
-            self.states[part.slot.name] = self._take(part.after_task(None if fisher is None else fisher.contiguous(), self.prior))
+            self._take(part.after_task(split.get(part.slot.owners[0][1]), self.prior))
         bits = [(carried, turned, task.turned)]
         if total_rest is not None and task.rest is not None and carried_rest is not None:
             bits.append((carried_rest, total_rest, task.rest))
         self._count(name, weight, bits, "along directions", None if layer is None else layer.at_edge())
+
+    def add_idle_layer(self, name: str, weight: HeldTensor, bias: HeldTensor | None) -> None:
+        """Add a layer that this task does not use: it keeps its coordinates and their Fisher."""
+        self.turnings[name] = turning = self.turnings_before[name]
+        for part in (weight, bias):
+            if part is not None:
+                self._take(part.after_task(part.fisher, self.prior))
+        nothing = torch.zeros_like(turning.fisher)
+        self._count(name, weight, [(turning.fisher, turning.fisher, nothing)], "not used by forward", None)
 
     def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
         """Add a tensor that is held entry by entry."""
@@ -71,22 +81,25 @@ class TaskEnd:
             old = old + spread.reshape(fisher.shape)
         total = self._sum(old, fisher, state.tasks)
         edge = None if state.centre is None or state.fisher is None else int(state.at_edge())
-        self.states[name] = self._take(state.after_task(total, self.prior))
+        self._take(state.after_task(total, self.prior))
         self._count(name, state, [(old, total, fisher)], way, edge)
 
     def _sum(self, old: Tensor, new: Tensor, tasks: int) -> Tensor:
         return old + new if self.over_tasks == "sum" else (tasks * old + new) / (tasks + 1)
 
-    def _take(self, state: HeldTensor) -> HeldTensor:
+    def _take(self, state: HeldTensor) -> None:
         state.take_from_first_(self.ranks)
-        return state
+        self.states[state.slot.name] = state
 
     def _count(
         self, name: str, state: HeldTensor, fishers: list[tuple[Tensor, Tensor, Tensor]], way: str, edge: int | None
     ) -> None:
         """Count bits of coordinates from their Fisher: of earlier tasks, of all tasks, of this task."""
         if state.layout.counts_here(self.ranks):
-            bits = [[bits_of(f, self.prior, state.bound, state.depth).flatten() for f in (old, new)] for old, new, _ in fishers]
+            bits = [
+                [bits_of(f, self.prior, state.bound, state.depth).flatten() for f in (old, new)]
+                for old, new, _ in fishers
+            ]
             before, after = (torch.cat([pair[k] for pair in bits]) for k in (0, 1))
             touched = torch.cat([(task > 0).flatten() for *_, task in fishers])
             self.counts[name] = bit_counts(before, after, touched, state.depth)

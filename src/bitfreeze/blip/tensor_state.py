@@ -14,7 +14,7 @@ from .watched import WatchedTensor
 
 @dataclass
 class TensorState(WatchedTensor):
-    """Frozen bits, centres and accumulated Fisher of a tensor. Before its first task ends, the state holds no tensors."""
+    """Frozen bits, centres and accumulated Fisher of a tensor. There are none before its first task ends."""
 
     depth: int
     rules: WeightRules

@@ -47,6 +47,10 @@ class TurnedLayer:
         groups, outputs = self.turning.outputs.shape[:2]
         return torch.cat([tensor.detach().reshape(groups, outputs, -1) for tensor in tensors], -1)
 
+    def _split(self, matrix: Tensor, axis: int) -> tuple[Tensor, ...]:
+        """The parts of a joined matrix that belong to the weight and to the bias."""
+        return torch.split(matrix, [part.local[0].numel() for part in self.parts], axis)
+
     def change(self) -> Tensor:
         """How far weight and bias are from their centres, [g, o, i]."""
         return self.joined([part.change() for part in self.parts])
@@ -67,8 +71,7 @@ class TurnedLayer:
             rest = change.sub_(self.turning.turn_back(turned))
             radius = self.joined([part.current_radius() for part in self.parts])
             held = rest.clamp_(-radius, radius).add_(self.turning.turn_back(clamped))
-        widths = [part.local[0].numel() for part in self.parts]
-        for part, value in zip(self.parts, held.split(widths, -1), strict=True):
+        for part, value in zip(self.parts, self._split(held, -1), strict=True):
             assert part.centre is not None
             torch.add(part.centre, value.reshape(part.local.shape), out=part.local.detach())
 
@@ -82,7 +85,7 @@ class TurnedLayer:
         outputs, inputs = leading.turning.outputs, leading.turning.inputs
         groups, width = outputs.shape[:2]
         matrices = [part.local.reshape(groups, width, -1) for part in self.parts]  # views, where strides allow
-        sides = inputs.split([matrix.shape[-1] for matrix in matrices], 1)
+        sides = self._split(inputs, 1)
         turned = -leading.centre
         for matrix, side in zip(matrices, sides, strict=True):
             turned = turned + (outputs.mT @ matrix) @ side

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Turning:
-    """Directions of a layer's inputs and output gradients, strongest first, and the Fisher of the weights along them."""
+    """Directions of a layer's inputs and output gradients, strongest first, and the Fisher along them."""
 
     inputs: Tensor  # U [g, i, j], orthonormal columns
     outputs: Tensor  # V [g, o, k], orthonormal columns

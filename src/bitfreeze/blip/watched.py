@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
@@ -43,6 +43,10 @@ class WatchedTensor(ABC):
     @abstractmethod
     def outside(self) -> tuple[int, float]:
         """Number of entries outside their interval, and their largest distance from it."""
+
+    @abstractmethod
+    def interval(self) -> tuple[Any, Any]:
+        """Lower and upper end of each entry's interval."""
 
     @abstractmethod
     def frozen_bits(self) -> Tensor:

@@ -37,6 +37,8 @@ class Accumulation:
         self.generator, self.ranks = generator, ranks
         self.totals = zeros(slots)
         self.samples = 0
+        self.predictions = 0
+        self.hits, self.judged = 0, 0  # predictions that the data's own labels confirm, and those compared
         self.plan: Plan | None = None
 
     def add(self, x: Any, given: Any, limit: int | None) -> None:
@@ -69,13 +71,17 @@ class Accumulation:
             self.measuring.add(taps, calls, deltas, self._numbers(rows), k, last)
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
+        self.predictions += likelihood.predictions(rows)
+        hits, judged = likelihood.correct(given, rows) or (0, 0)
+        self.hits, self.judged = self.hits + hits, self.judged + judged
 
     def summary(self) -> dict[str, Any]:
         """Plain values that tell other ranks what this rank did."""
         if self.plan is None:
-            return {"samples": 0, "reached": False, "ways": {}}
+            return {"samples": 0, "predictions": 0, "hits": 0, "judged": 0, "reached": False, "ways": {}}
         reached = self.plan.reached or any(bool(total.any()) for total in self.totals.values())
-        return {"samples": self.samples, "reached": reached, "ways": self.plan.describe()}
+        counted = {name: getattr(self, name) for name in ("samples", "predictions", "hits", "judged")}
+        return {**counted, "reached": reached, "ways": self.plan.describe()}
 
     def _numbers(self, rows: int) -> range:
         """Numbers of the next samples among those of all ranks, which are dealt in turn."""

@@ -34,6 +34,8 @@ class FisherEstimate:
         ways: by parameter name the rule that was used, or the fallback and the reason for it.
         seconds: wall time.
         statistics: by layer why its statistics were not filled, or "" where they were.
+        positions: predicted positions a sample, 1 where samples have none.
+        accuracy: share of the predictions that agree with the labels of the data, None without labels.
 
     Example:
         >>> found = estimate(nn.Linear(2, 3), [torch.ones(4, 2)])
@@ -46,6 +48,8 @@ class FisherEstimate:
     ways: dict[str, str]
     seconds: float
     statistics: dict[nn.Module, str] = field(default_factory=dict)
+    positions: float = 1.0
+    accuracy: float | None = None
 
 
 def diagonal_fisher(
@@ -176,7 +180,8 @@ def estimate(
         value.div_(found.samples)
     with ranks.together():
         _require_finite(values)
-    return FisherEstimate(values, found.samples, found.ways, time.perf_counter() - started, reasons)
+    seconds = time.perf_counter() - started
+    return FisherEstimate(values, found.samples, found.ways, seconds, reasons, found.positions, found.accuracy)
 
 
 def explain(
@@ -218,6 +223,9 @@ class _Found:
 
     def __init__(self, summaries: list[dict[str, Any]]) -> None:
         self.samples = sum(summary["samples"] for summary in summaries)
+        self.positions = sum(summary["predictions"] for summary in summaries) / max(1, self.samples)
+        judged = sum(summary["judged"] for summary in summaries)
+        self.accuracy = sum(summary["hits"] for summary in summaries) / judged if judged else None
         self.ways: dict[str, str] = {}
         for summary in reversed(summaries):  # where ranks differ, the first rank's way is reported
             self.ways |= summary["ways"]

@@ -18,6 +18,8 @@ from .fallback import single_gradients
 from .statistics import Statistic, TurnedFisher
 from .taps import Call, Taps
 
+NOT_USED = "not used by forward"
+
 Statistics = Mapping[nn.Module, Sequence[Statistic]]
 Deltas = Mapping[nn.Module, Tensor | None]
 
@@ -56,7 +58,7 @@ class Measuring:
             times = len(taps.calls.get(layer, []))
             if times == 0:
                 used = any(value is not None for value in known.values())
-                self.reasons[layer] = "used outside its module" if used else "not used by forward"
+                self.reasons[layer] = "used outside its module" if used else NOT_USED
             elif times > 1:
                 self.reasons[layer] = f"called {times} times"
             elif layer not in calls:

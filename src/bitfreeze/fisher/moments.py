@@ -36,13 +36,18 @@ class SquareMoment:
     def sum_over(self, ranks: Ranks) -> None:
         ranks.sum_(self.total)
 
-    def directions(self, k: int) -> Directions:
+    def directions(self, k: int, earlier: Directions | None = None) -> Directions:
+        """The k strongest directions of the sum, with ``earlier`` directions and their values added to it."""
         width = self.total.shape[-1]
         if width <= max(WHOLE_BELOW, 4 * k):
-            values, vectors = torch.linalg.eigh(self.total.double())
+            total = self.total.double()
+            if earlier is not None:
+                vectors, values = (tensor.to(total) for tensor in earlier)
+                total = total + (vectors * values.unsqueeze(1)) @ vectors.mT
+            values, vectors = torch.linalg.eigh(total)
             values, vectors = values.flip(-1)[:, :k].clamp_(min=0), vectors.flip(-1)[..., :k]
             return vectors.to(self.total.dtype), values
-        return _strongest(lambda q: self.total @ q, self.total, k)
+        return _strongest(_with_earlier(lambda q: self.total @ q, earlier), self.total, k)
 
 
 class SampledMoment:
@@ -93,8 +98,12 @@ class SampledMoment:
         """Rows [g, rows, width], scaled so that rows^T rows estimates the sum over all rows."""
         return self.kept.transpose(0, 1) * math.sqrt(self.seen / max(1, len(self.kept)))
 
-    def directions(self, k: int) -> Directions:
+    def directions(self, k: int, earlier: Directions | None = None) -> Directions:
+        """The k strongest directions of the sum, with ``earlier`` directions and their values added to it."""
         rows = self.rows()
+        if earlier is not None:
+            vectors, values = earlier
+            rows = torch.cat([rows, (vectors.to(rows) * values.to(rows).clamp(min=0).sqrt().unsqueeze(1)).mT], 1)
         most = min(rows.shape[1:])
         k = min(k, most)
         if most <= max(WHOLE_BELOW, 4 * k):
@@ -104,6 +113,19 @@ class SampledMoment:
 
 
 Moment = SquareMoment | SampledMoment
+
+
+def _with_earlier(times: Callable[[Tensor], Tensor], earlier: Directions | None) -> Callable[[Tensor], Tensor]:
+    """A product with a symmetric matrix to which earlier directions are added."""
+    if earlier is None:
+        return times
+    vectors, values = earlier
+
+    def product(q: Tensor) -> Tensor:
+        u = vectors.to(q)
+        return times(q) + u @ (values.to(q).unsqueeze(-1) * (u.mT @ q))
+
+    return product
 
 
 def _strongest(times: Callable[[Tensor], Tensor], like: Tensor, k: int) -> Directions:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..model.ranks import Ranks
 from .factors import Factors, joined_like, joined_shape
-from .moments import Moment, SampledMoment, SquareMoment
+from .moments import Directions, Moment, SampledMoment, SquareMoment
 
 WIDEST = 4096
 KEPT_ROWS = 2048
@@ -103,14 +103,22 @@ class SecondMoments(Statistic):
         self.outputs.sum_over(ranks)
         self.samples = samples
 
-    def directions(self, k: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Strongest directions of inputs and of outputs, as (vectors [g, width, k'], values [g, k']) each.
+    def strongest_inputs(self, k: int, earlier: Directions | None = None) -> Directions:
+        """Strongest directions of inputs, as (vectors [g, i, k'], values [g, k']).
 
-        Values are those of the mean over samples, strongest first. k' is k, or less where there are fewer.
+        Values are means over samples, strongest first. k' is k, or less where there are fewer. ``earlier`` directions
+        take part with their values.
         """
-        sides = self.inputs.directions(k), self.outputs.directions(k)
-        (u, lam), (v, gam) = sides
-        return (u, lam / self.samples), (v, gam / self.samples)
+        return self._strongest(self.inputs, k, earlier)
+
+    def strongest_outputs(self, k: int, earlier: Directions | None = None) -> Directions:
+        """The same for output gradients, with vectors [g, o, k']."""
+        return self._strongest(self.outputs, k, earlier)
+
+    def _strongest(self, moment: Moment, k: int, earlier: Directions | None) -> Directions:
+        scaled = None if earlier is None else (earlier[0], earlier[1] * self.samples)
+        vectors, values = moment.directions(k, scaled)
+        return vectors, (values / self.samples).to(vectors)
 
     @property
     def nbytes(self) -> int:

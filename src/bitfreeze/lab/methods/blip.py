@@ -1,6 +1,6 @@
 """BLIP as a method of the laboratory: clamp after each step, consolidate at the end of each task."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -11,16 +11,16 @@ from ...bits import radius
 from ...blip.blip import BLIP
 from ...blip.checks import require_settings
 from ...blip.consolidation import Consolidation
-from ...blip.levels import Levels
-from ...blip.rules import Rules
+from ...blip.rules import DirectionRules, Rules, WeightRules
 from ..nets import MultiHead
-from ..tasks import Task, TaskData
+from ..tasks import Split, Task, TaskData
 from .method import Record
 from .registry import register_method
 from .task_fisher import FisherMethod, Labels, Samples, fisher_batches
 
-RuleSet = Literal["strict", "following", "released", "text", "algorithm1", "text_straight_through"]
-RULES: dict[RuleSet, Callable[[], Rules]] = {
+RuleSet = Literal["directions", "strict", "following", "released", "text", "algorithm1", "text_straight_through"]
+RULES: dict[RuleSet, Callable[[], WeightRules | DirectionRules]] = {
+    "directions": Rules.directions,
     "strict": Rules.strict,
     "following": Rules.following,
     "released": Rules.released,
@@ -28,6 +28,7 @@ RULES: dict[RuleSet, Callable[[], Rules]] = {
     "algorithm1": lambda: Rules.text(algorithm1=True),
     "text_straight_through": lambda: Rules.text(straight_through=True),
 }
+DEFAULTS = Rules.directions()
 
 
 @register_method
@@ -53,64 +54,78 @@ class BitLevelInformationPreserving(FisherMethod):
     ] = None
     levels: Annotated[bool, "also hold each unit's response to the mean input, within its bias's interval"] = False
     bits: Annotated[int, "the depth N to which a parameter is resolved"] = 20
-    budget: Annotated[float, "share of the bits in use that the first task may freeze; the prior follows from it"] = 0.1
-    prior: Annotated[float | None, "F_0 for the Fisher per sample, in place of the budget"] = None
+    tolerance: Annotated[float | None, "directions: nats a sample that a task may cost the earlier ones"] = None
+    strongest: Annotated[int | None, "directions of each side of a layer; none takes all"] = DEFAULTS.strongest
+    every: Annotated[int, "directions: steps between two clamps along all directions"] = DEFAULTS.every
+    leading: Annotated[int, "strongest directions that are clamped more often; 0 for none"] = DEFAULTS.leading
+    leading_every: Annotated[int, "steps between two clamps along the leading directions"] = DEFAULTS.leading_every
+    over_tasks: Annotated[Literal["sum", "mean"], "directions: the Fisher of all tasks"] = "sum"
+    moment_samples: Annotated[int, "samples that directions are found from"] = DEFAULTS.moment_samples
+    budget: Annotated[float | None, "by weight: share of the bits in use that the first task may freeze"] = None
+    prior: Annotated[float | None, "by weight: F_0 for the Fisher per sample, in place of the budget"] = None
     bound: Annotated[float, "C in the range +-C / sqrt(fan_in) of a layer's weights"] = 6.0
     samples: Samples = 8000
     labels: Labels = "sample"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_settings(self.bits, self.budget, self.prior, self.bound, self._rules())
-        if self.levels and self._rules().straight_through:
-            raise ValueError("method.levels must be false with straight-through rules, which round weights, got true")
+        require_settings(
+            self._rules(), self.bits, self.bound, tolerance=self.tolerance, budget=self.budget, prior=self.prior
+        )
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> WeightRules | DirectionRules:
+        rules = RULES[self.rules]()
+        if isinstance(rules, DirectionRules):
+            return DirectionRules(
+                strongest=self.strongest, every=self.every, leading=self.leading, leading_every=self.leading_every,
+                fisher=self.over_tasks, moment_samples=self.moment_samples,
+            )  # fmt: skip
         changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
-        return replace(RULES[self.rules](), **{name: value for name, value in changed.items() if value is not None})
+        chosen = {name: value for name, value in changed.items() if value is not None}
+        return replace(rules, levels=self.levels, **chosen)
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.net = net
         self.blip = BLIP(
-            net, watch=net.backbone, bits=self.bits, budget=self.budget, prior=self.prior, bound=self.bound,
-            rules=self._rules(), freeze_statistics=True,
+            net, watch=net.backbone, bits=self.bits, tolerance=self.tolerance, budget=self.budget, prior=self.prior,
+            bound=self.bound, rules=self._rules(), freeze_statistics=True,
         )  # fmt: skip
         self.last_report: Consolidation | None = None
         self.fisher_before: dict[str, Tensor] = {}  # accumulated Fisher before the last task, until the next begins
-        self.held_levels = Levels(net.backbone) if self.levels else None
+        self._by_weight = isinstance(self.blip.rules, WeightRules)
+        # optimizers are made anew in each task, so each of them is followed
+        self._attachment = None if self._by_weight else self.blip.attach()
         return net
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         self.fisher_before = {}
-        if self.blip.rules.straight_through:
+        if getattr(self.blip.rules, "straight_through", False):
             self.blip.attach()
         self.blip.clamp_()
 
     def after_step(self, task: Task) -> None:
-        if self.held_levels is not None:
-            self.held_levels.hold_()
+        if self._by_weight:
+            self.blip.clamp_()
+
+    def validation_loss(self, splits: Iterable[tuple[Task, Split]], task: Task, batch_size: int) -> float:
         self.blip.clamp_()
+        return super().validation_loss(splits, task, batch_size)
 
     def end_task(self, task: Task, data: TaskData) -> None:
-        tensors = self.blip.state_dict()["tensors"]
-        self.fisher_before = {name: state["fisher"] for name, state in tensors.items() if "fisher" in state}
+        if self._by_weight:
+            tensors = self.blip.state_dict()["tensors"]
+            self.fisher_before = {name: state["fisher"] for name, state in tensors.items() if "fisher" in state}
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
         self.last_report = self.blip.consolidate(batches, lambda x: self.likelihood(x, task), labels=self.labels)
-        if self.held_levels is not None:
-            self.net.eval()
-            batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-            self.held_levels.measure(self.blip, batches, lambda x: self.logits(x, task))
 
     def state_dict(self) -> dict[str, Any]:
-        return self.blip.state_dict() | ({} if self.held_levels is None else {"levels": self.held_levels.state_dict()})
+        return self.blip.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.blip.load_state_dict(state)
-        if self.held_levels is not None:
-            self.held_levels.load_state_dict(state["levels"])
 
     def extra_bytes(self) -> int:
-        return self.blip.nbytes() + (0 if self.held_levels is None else self.held_levels.nbytes())
+        return self.blip.nbytes()
 
     def report(self) -> dict[str, float]:
         if self.last_report is None:
@@ -122,6 +137,7 @@ class BitLevelInformationPreserving(FisherMethod):
             "prior": self.last_report.prior,
             "full_depth_entries": self.last_report.full_depth_entries,
             "fisher_seconds": self.last_report.fisher_seconds,
+            **{name: value for name in ("drift", "at_edge") if (value := getattr(self.last_report, name)) is not None},
         }
 
     def pictures(self) -> dict[str, Tensor]:
@@ -130,6 +146,8 @@ class BitLevelInformationPreserving(FisherMethod):
         An offset is a parameter's place in its interval: -127 is the lower end, 127 the upper.
         """
         found: dict[str, Tensor] = {}
+        if not isinstance(self.blip.rules, WeightRules):
+            return {}  # bits along directions belong to no single weight
         parameters = dict(self.net.named_parameters())
         for name, after in self.blip.state_dict()["tensors"].items():
             before = self.fisher_before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))

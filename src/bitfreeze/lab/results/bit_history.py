@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...bits import information_gain
+from ...blip.rules import Rules, WeightRules
 from ..methods.blip import RULES
 
 Array = NDArray[Any]
@@ -21,7 +22,8 @@ class BitHistory:
 
     def __init__(self, files: list[Path], options: Mapping[str, Any]) -> None:
         self.files, self.depth = files, int(options.get("bits", 20))
-        self.rules = RULES[options.get("rules", "strict")]()
+        rules = RULES[options.get("rules", "strict")]()
+        self.rules = rules if isinstance(rules, WeightRules) else Rules.strict()  # directions keep no pictures
         self.gain_rule = options.get("gain", self.rules.gain)
         self.tasks = len(files)
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -1,0 +1,49 @@
+"""Passes over the data of a task that ends."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import nn
+
+from .. import fisher as fisher_information
+from ..fisher import FisherEstimate
+
+
+class Looker:
+    """Estimates over the same data, as often as guards ask. ``seconds`` is the time that they took."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Iterable[Any],
+        forward: Callable[[Any], Any] | None,
+        *,
+        passes: int,
+        samples: int | None,
+        **options: Any,
+    ) -> None:
+        self.model, self.forward, self.samples, self.options = model, forward, samples, options
+        self.data = _Remembered(data) if passes > 1 and isinstance(data, Iterator) else data
+        self.seconds = 0.0
+
+    def __call__(self, samples: int | None = None, **wanted: Any) -> FisherEstimate:
+        """One pass over the data, or over the first ``samples`` of them."""
+        limits = [limit for limit in (samples, self.samples) if limit is not None]
+        found = fisher_information.estimate(
+            self.model, self.data, self.forward, samples=min(limits, default=None), **self.options, **wanted
+        )
+        self.seconds += found.seconds
+        return found
+
+
+class _Remembered:
+    """Batches of an iterator, which can be gone through only once: kept, so that each pass finds them all."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self.batches, self.kept = batches, []  # type: tuple[Iterator[Any], list[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.kept
+        for batch in self.batches:
+            self.kept.append(batch)
+            yield batch
