@@ -234,6 +234,10 @@ def test_outputs_that_are_refused(output, error, sentence):
         as_likelihood(output)
 
 
+def pair():
+    return Product([Gaussian(torch.randn(3)), Bernoulli(torch.randn(3))])
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -250,6 +254,13 @@ def test_outputs_that_are_refused(output, error, sentence):
             r"the same samples, got \[3, 4\] samples",
         ),
         (lambda: Product([Bernoulli(torch.randn(3))]).log_prob(torch.zeros(3)), "a tuple or list of 1 items"),
+        (lambda: pair().require_labels((torch.zeros(3),)), "a tuple or list of 2 items"),
+        (lambda: pair().require_labels((torch.zeros(3), torch.zeros(3), torch.zeros(3))), "a tuple or list of 2 items"),
+        (lambda: pair().require_labels((torch.zeros(3), torch.tensor([0, 2, 1]))), "labels must be 0 or 1, got 2"),
+        (lambda: Bernoulli(torch.randn(2)).require_labels(torch.tensor([-1, 1])), "labels must be 0 or 1, got -1"),
+        (lambda: Bernoulli(torch.randn(2)).require_labels(torch.tensor([0.5, 1])), r"labels must be 0 or 1, got 0\.5"),
+        (lambda: Bernoulli(torch.randn(2)).require_labels(torch.tensor([1, torch.nan])), "must be 0 or 1, got nan"),
+        (lambda: Bernoulli(torch.randn(4, 3)).require_labels(torch.zeros(3, 4)), r"shape \[4, 3\] of the outputs"),
         (
             lambda: Bernoulli(torch.randn(4, 3)).log_prob(torch.zeros(3, 4)),
             r"shape \[4, 3\] of the outputs, got \[3, 4\]",
@@ -263,6 +274,14 @@ def test_outputs_that_are_refused(output, error, sentence):
 def test_what_does_not_fit_is_refused(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([[0, 1]]), torch.tensor([[True, False]]), torch.tensor([[0.0, 1.0]])])
+def test_labels_of_any_dtype_may_be_0_or_1_and_anything_at_padding(labels):
+    logits, mask = torch.randn(1, 2), torch.tensor([[True, False]])
+    Bernoulli(logits).require_labels(labels)
+    Bernoulli(logits, mask).require_labels(torch.tensor([[1, -100]]))
+    Product([Bernoulli(logits), Gaussian(torch.zeros(1))]).require_labels((labels, torch.tensor([7.0])))
 
 
 def test_distributions_of_torch_are_taken_only_where_logits_are_classes():

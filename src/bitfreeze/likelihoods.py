@@ -229,6 +229,14 @@ class Bernoulli(Likelihood):
         each = -F.binary_cross_entropy_with_logits(self.logits, targets, reduction="none")
         return _sum_per_sample(_masked(each, self.mask))
 
+    def require_labels(self, labels: Tensor) -> None:
+        counted = _masked(
+            _fitted(labels.to(self.logits.device), self.logits), self.mask
+        )  # what stands at padding is no label
+        wrong = counted[(counted != 0) & (counted != 1)]
+        if len(wrong):
+            raise ValueError(f"labels must be 0 or 1, got {wrong[0].item():g}; give padding a mask")
+
     def unlikely(self) -> Tensor:
         return (self.logits.detach() < 0).to(self.logits.dtype)
 
@@ -321,14 +329,18 @@ class Product(Likelihood):
         return tuple(part.sample(u) for part, u in zip(self.parts, noise, strict=True))
 
     def log_prob(self, labels: Sequence[Any]) -> Tensor:
-        if not isinstance(labels, tuple | list) or len(labels) != len(self.parts):
-            raise ValueError(f"labels must be a tuple or list of {len(self.parts)} items, one for each likelihood")
+        self._require_a_label_for_each(labels)
         terms = [part.log_prob(y) for part, y in zip(self.parts, labels, strict=True)]
         return torch.stack(terms).sum(0)
 
     def require_labels(self, labels: Sequence[Any]) -> None:
-        for part, y in zip(self.parts, labels, strict=False):
+        self._require_a_label_for_each(labels)
+        for part, y in zip(self.parts, labels, strict=True):
             part.require_labels(y)
+
+    def _require_a_label_for_each(self, labels: Sequence[Any]) -> None:
+        if not isinstance(labels, tuple | list) or len(labels) != len(self.parts):
+            raise ValueError(f"labels must be a tuple or list of {len(self.parts)} items, one for each likelihood")
 
     def unlikely(self) -> tuple[Any, ...]:
         return tuple(part.unlikely() for part in self.parts)

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 from bitfreeze import BLIP
 from bitfreeze.integrations.avalanche import BLIPPlugin, backbone
 from support.doc_blocks import run_block
-from support.protected_nets import assert_inside, assert_same, entries_at_an_end
+from support.protected_nets import assert_detached_after_failing, assert_inside, assert_same, entries_at_an_end
 from support.scripts import script
 
 pytestmark = [
@@ -222,3 +222,10 @@ def test_another_model_is_refused() -> None:
     model, _ = multi_head()
     with pytest.raises(ValueError, match=r"must train the model that BLIP watches; build BLIP from strategy\.model"):
         strategy_for(model, BLIPPlugin(multi_head()[1])).train(stream()[0])
+
+
+def test_a_consolidation_that_fails_leaves_nothing_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, blip = multi_head()
+    strategy, experiences = strategy_for(model, BLIPPlugin(blip)), stream()
+    strategy.train(experiences[0])
+    assert_detached_after_failing(blip, lambda: strategy.train(experiences[1]), monkeypatch)

@@ -17,7 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from bitfreeze import BLIP, Rules
 from bitfreeze.integrations.lightning import BLIPCallback
 from support.doc_blocks import run_block
-from support.protected_nets import assert_inside, assert_same, entries_at_an_end, make_task
+from support.protected_nets import (
+    assert_detached_after_failing,
+    assert_inside,
+    assert_same,
+    entries_at_an_end,
+    make_task,
+)
 
 pytestmark = [
     # that a loader has no workers, and the like
@@ -170,3 +176,10 @@ def test_mixed_precision_keeps_float32_weights() -> None:
     trainer(BLIPCallback(blip), precision="bf16-mixed").fit(model, data(0))
     assert blip.tasks == 1
     assert blip.capacity() > 0
+
+
+def test_a_consolidation_that_fails_leaves_nothing_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, blip = watched()
+    trainer(BLIPCallback(blip)).fit(model, data(0))
+    fit = trainer(BLIPCallback(blip)).fit
+    assert_detached_after_failing(blip, lambda: fit(model, data(1)), monkeypatch)

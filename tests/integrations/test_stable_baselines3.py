@@ -16,7 +16,7 @@ from bitfreeze import BLIP
 from bitfreeze.integrations.stable_baselines3 import BLIPCallback
 from bitfreeze.integrations.state_file import load_state, save_state
 from support.doc_blocks import run_block
-from support.protected_nets import assert_inside, assert_same, entries_at_an_end
+from support.protected_nets import assert_detached_after_failing, assert_inside, assert_same, entries_at_an_end
 
 
 class Echo(gymnasium.Env):
@@ -136,3 +136,11 @@ def test_what_is_refused() -> None:
     off_policy = DQN("MlpPolicy", Echo(ACTIONS["categorical"]), buffer_size=100, device="cpu")
     with pytest.raises(TypeError, match="must be on-policy, such as PPO, got DQN"):
         off_policy.learn(32, callback=BLIPCallback(BLIP(off_policy.policy)))
+
+
+def test_a_consolidation_that_fails_leaves_nothing_attached(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = ppo(Echo(ACTIONS["categorical"]))
+    blip = BLIP(model.policy, budget=0.3)
+    callback = BLIPCallback(blip)
+    model.learn(96, callback=callback)
+    assert_detached_after_failing(blip, lambda: model.learn(96, callback=callback), monkeypatch)

@@ -27,7 +27,7 @@ from bitfreeze import BLIP, Rules, diagonal_fisher
 from bitfreeze.integrations.state_file import load_state, save_state
 from bitfreeze.integrations.transformers import BLIPCallback, likelihood
 from support.doc_blocks import run_block
-from support.protected_nets import assert_inside, assert_same, entries_at_an_end
+from support.protected_nets import assert_detached_after_failing, assert_inside, assert_same, entries_at_an_end
 
 NO_DROPOUT = {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
 
@@ -216,3 +216,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
     several = SimpleNamespace(world_size=2)
     with pytest.raises(ValueError, match="must run in one process, got 2; start it without a launcher"):
         BLIPCallback(BLIP(model)).on_train_begin(several, SimpleNamespace(global_step=0), None, model=model)
+
+
+def test_a_consolidation_that_fails_leaves_nothing_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = bert(BertForSequenceClassification)
+    blip = BLIP(model, budget=0.3)
+    callback = BLIPCallback(blip)
+    train(model, tmp_path, sentences(0), callback)
+    assert_detached_after_failing(blip, lambda: train(model, tmp_path, sentences(1), callback), monkeypatch)

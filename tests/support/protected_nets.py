@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -146,3 +147,21 @@ def assert_same(found: Any, expected: Any, where: str = "") -> None:
 
 def total_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def assert_detached_after_failing(blip: BLIP, train: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training at whose end ``consolidate`` raises leaves nothing that clamps later steps."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("there is no Fisher")
+
+    monkeypatch.setattr(blip, "consolidate", fail)
+    with pytest.raises(RuntimeError, match="there is no Fisher"):
+        train()
+    assert_inside(blip)
+    parameters = list(blip.model.parameters())
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(parameters, lr=1000.0).step()
+    with pytest.raises(AssertionError):
+        assert_inside(blip)

@@ -8,6 +8,8 @@ import numpy as np
 from bitfreeze.lab.data import array_digest
 from bitfreeze.lab.data.catalog import Dataset, Package
 from bitfreeze.lab.data.mnist import FILES, idx_dataset
+from bitfreeze.lab.data.reading import read_dataset
+from support.mirror_server import MirrorServer, good
 
 NAME = "tiny"
 
@@ -39,3 +41,21 @@ def lay_out(root: Path) -> Path:
     for name, content in tiny_files().items():
         (folder / name).write_bytes(content)
     return folder
+
+
+def mirror(server: MirrorServer, folder: str = "/mirror/") -> str:
+    """A mirror of the tiny dataset; its address."""
+    for name, content in tiny_files().items():
+        server.serve(f"{folder}{name}", good(content))
+    return f"{server.base}{folder}"
+
+
+def other_images() -> bytes:
+    """A sound file with other pixels."""
+    return gzip.compress(to_idx(tiny_arrays()[FILES[0]] ^ 1))
+
+
+def assert_tiny(root: Path) -> None:
+    for (array,), expected in zip(read_dataset(tiny_dataset(), root), tiny_arrays().values(), strict=True):
+        np.testing.assert_array_equal(array, expected)
+    assert sorted(path.name for path in (root / NAME).iterdir()) == sorted(FILES)

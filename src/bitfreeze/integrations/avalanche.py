@@ -74,8 +74,8 @@ class BLIPPlugin(SupervisedPlugin):
             self.report = self.blip.consolidate(batches, forward, samples=self.samples)
         finally:
             strategy.mbatch = current
-        assert self._attachment is not None
-        self._attachment.remove()
+            assert self._attachment is not None
+            self._attachment.remove()
 
     def state_dict(self) -> dict[str, Any]:
         return self.blip.state_dict()

@@ -71,6 +71,9 @@ class BLIPCallback(Callback):
             data = trainer.train_dataloader if self.data is None else self.data
             self.report = self.blip.consolidate(data, self.forward, samples=self.samples)
 
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self.teardown(trainer, pl_module, "fit")  # Lightning leaves out teardown after an error
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if self._attachment is not None:
             self._attachment.remove()

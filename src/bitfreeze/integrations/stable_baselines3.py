@@ -95,10 +95,12 @@ class BLIPCallback(BaseCallback):
             actions = policy.get_distribution(observations)
             return LIKELIHOODS[type(actions)](actions)
 
-        self.report = self.blip.consolidate(self._batches(), forward, samples=self.samples)
-        self._rollouts.clear()
-        assert self._attachment is not None
-        self._attachment.remove()
+        try:
+            self.report = self.blip.consolidate(self._batches(), forward, samples=self.samples)
+        finally:
+            self._rollouts.clear()
+            assert self._attachment is not None
+            self._attachment.remove()
 
     def _batches(self) -> Iterator[tuple[Any]]:
         """Batches of observations, the newest rollout first. Each is a tuple, because an observation may be a dict."""

@@ -79,9 +79,11 @@ class BLIPCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         forward = self.forward or (lambda batch: likelihood(model, batch))
-        self.report = self.blip.consolidate(train_dataloader, forward, samples=self.samples)
-        assert self._attachment is not None
-        self._attachment.remove()
+        try:
+            self.report = self.blip.consolidate(train_dataloader, forward, samples=self.samples)
+        finally:
+            assert self._attachment is not None
+            self._attachment.remove()
 
 
 def likelihood(model: Any, batch: Mapping[str, Tensor]) -> Likelihood:

@@ -1,7 +1,8 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from bitfreeze.lab.data import Dataset, catalog
 from support.mirror_server import MirrorServer
 
 
@@ -17,3 +18,14 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 def server() -> Iterator[MirrorServer]:
     with MirrorServer() as running:
         yield running
+
+
+@pytest.fixture
+def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Dataset], Dataset]:
+    """Make a dataset known for the length of a test."""
+
+    def known(dataset: Dataset) -> Dataset:
+        monkeypatch.setitem(catalog.datasets, dataset.name, dataset)
+        return dataset
+
+    return known

@@ -1,15 +1,9 @@
-"""Getting a dataset, and telling what is there."""
+"""Getting a dataset from mirrors and packages, whole or in an archive."""
 
-import errno
-import gzip
 import hashlib
 import io
-import subprocess
 import sys
 import tarfile
-import textwrap
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,9 +15,18 @@ from bitfreeze.lab.data import Contents, DataFile, DataMissing, Dataset, Downloa
 from bitfreeze.lab.data.errors import PackageFailed
 from bitfreeze.lab.data.mnist import FILES
 from bitfreeze.lab.data.reading import read_dataset
-from support.checkout import ROOT
-from support.mirror_server import MirrorServer, announcing, good, stalling
-from support.tiny_dataset import NAME, lay_out, tiny_arrays, tiny_dataset, tiny_files, to_idx
+from support.mirror_server import MirrorServer, announcing, good
+from support.tiny_dataset import (
+    NAME,
+    assert_tiny,
+    lay_out,
+    mirror,
+    other_images,
+    tiny_arrays,
+    tiny_dataset,
+    tiny_files,
+    to_idx,
+)
 
 
 class FakePackage:
@@ -43,29 +46,6 @@ class FakePackage:
             (folder / name).write_bytes(content)
 
 
-@pytest.fixture
-def register(monkeypatch: pytest.MonkeyPatch):
-    """Make a dataset known for the length of a test."""
-
-    def known(dataset: Dataset) -> Dataset:
-        monkeypatch.setitem(catalog.datasets, dataset.name, dataset)
-        return dataset
-
-    return known
-
-
-def mirror(server: MirrorServer, folder: str = "/mirror/") -> str:
-    """A mirror of the tiny dataset; its address."""
-    for name, content in tiny_files().items():
-        server.serve(f"{folder}{name}", good(content))
-    return f"{server.base}{folder}"
-
-
-def other_images() -> bytes:
-    """A sound file with other pixels."""
-    return gzip.compress(to_idx(tiny_arrays()[FILES[0]] ^ 1))
-
-
 def archive_of(members: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
@@ -74,15 +54,6 @@ def archive_of(members: dict[str, bytes]) -> bytes:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
-
-
-def assert_tiny(root: Path) -> None:
-    for (array,), expected in zip(read_dataset(tiny_dataset(), root), tiny_arrays().values(), strict=True):
-        np.testing.assert_array_equal(array, expected)
-    assert sorted(path.name for path in (root / NAME).iterdir()) == sorted(FILES)
-
-
-# getting
 
 
 def test_gets_all_files_from_a_mirror(server: MirrorServer, tmp_path: Path, register) -> None:
@@ -265,16 +236,6 @@ def test_a_mirror_must_deliver_the_published_file(server: MirrorServer, tmp_path
         assert data.get("single", tmp_path).sources == {"one": "already there"}
 
 
-def test_a_folder_in_the_place_of_a_file_is_named(tmp_path: Path, register) -> None:
-    register(tiny_dataset(()))
-    lay_out(tmp_path)
-    path = next((tmp_path / NAME).iterdir())
-    path.unlink()
-    path.mkdir()
-    (wrong,) = [file for file in data.verify(NAME, tmp_path).files if file.state == "wrong"]
-    assert wrong.detail.endswith("is a folder where a file should be")
-
-
 def test_a_mirror_with_a_folder_for_a_published_file_is_named(server: MirrorServer, tmp_path: Path, register) -> None:
     file = DataFile("one", lambda path: (), published=("md5:0",))
     mirrors = (server.serve("/x", good(archive_of({"one/more": b""}))),)
@@ -356,140 +317,3 @@ def test_files_and_folders_come_out_of_an_archive(server: MirrorServer, tmp_path
     (tmp_path / "packed" / "letters" / "B.png").unlink()
     assert data.get("packed", tmp_path).sources["bin/one"] == "already there"
     assert data.verify("packed", tmp_path).ok
-
-
-# several processes
-
-SCRIPT = """
-    import sys
-    from bitfreeze.lab import data
-    from support.tiny_dataset import NAME, tiny_dataset
-
-    data.register(tiny_dataset((sys.argv[1],)))
-    data.get(NAME, sys.argv[2])
-"""
-
-
-def test_a_second_process_waits_until_the_first_is_killed(server: MirrorServer, tmp_path: Path, register) -> None:
-    address, path = mirror(server), f"/mirror/{FILES[0]}"
-    body = tiny_files()[FILES[0]]
-    server.serve(path, stalling(body, 20_000))
-    register(tiny_dataset((address,)))
-    part = tmp_path / NAME / ".arriving" / FILES[0]
-    left_behind: list[int] = []
-
-    def kill_first(step: Step) -> None:
-        if process.poll() is None:
-            assert step.text == "tiny: waiting for another process that is getting it"
-            process.kill()
-            process.wait()
-            left_behind.append(part.stat().st_size)
-            server.serve(path, good(body))
-
-    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(SCRIPT), address, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT / "tests") as process:
-        try:
-            while process.poll() is None and not (part.exists() and part.stat().st_size):
-                time.sleep(0.01)
-            data.get(NAME, tmp_path, kill_first)
-        finally:
-            process.kill()
-    assert 0 < left_behind[0] <= 20_000
-    assert server.requests.count(path) == 2
-    assert_tiny(tmp_path)
-
-
-def test_a_file_system_without_locks_is_named(tmp_path: Path, register, monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    register(tiny_dataset())
-    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", without)
-    with pytest.raises(OSError, match=f"{tmp_path} is on a file system without file locks: set BITFREEZE_DATA"):
-        data.get(NAME, tmp_path)
-
-
-def test_of_many_at_once_one_gets_it(server: MirrorServer, tmp_path: Path, register) -> None:
-    register(tiny_dataset((mirror(server),)))
-    threads = [threading.Thread(target=data.get, args=(NAME, tmp_path)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(server.requests) == len(FILES)
-    assert_tiny(tmp_path)
-
-
-# telling what is there
-
-
-def test_status_lists_all_datasets(tmp_path: Path, register) -> None:
-    register(tiny_dataset())
-    (found,) = (entry for entry in data.status(tmp_path) if entry.name == NAME)
-    assert (found.state, found.missing, found.folder) == ("missing", FILES, tmp_path / NAME)
-    folder = lay_out(tmp_path)
-    states = {entry.name: entry for entry in data.status(tmp_path)}
-    assert list(states) == sorted(states)
-    assert [states[name].state for name in ("digits", "mnist", NAME)] == ["carried", "missing", "here"]
-    (folder / FILES[2]).unlink()
-    (found,) = (entry for entry in data.status(tmp_path) if entry.name == NAME)
-    assert (found.state, found.missing) == ("incomplete", (FILES[2],))
-
-
-def test_verify_names_what_is_missing_and_what_is_wrong(tmp_path: Path, register) -> None:
-    register(tiny_dataset())
-    folder = lay_out(tmp_path)
-    assert data.verify(NAME, tmp_path).ok
-    (folder / FILES[1]).unlink()
-    (folder / FILES[0]).write_bytes(other_images())
-    check = data.verify(NAME, tmp_path)
-    assert not check.ok
-    assert [file.state for file in check.files] == ["wrong", "missing", "sound", "sound"]
-    assert str(folder / FILES[0]) in check.files[0].detail
-    assert str(folder / FILES[1]) in check.files[1].detail
-
-
-def test_the_carried_digits_are_always_there(tmp_path: Path) -> None:
-    assert data.verify("digits", tmp_path).ok
-    assert data.get("digits", tmp_path).sources == {"digits.npz": "already there"}
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("function", [data.get, data.verify, data.where])
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("mnits", "did you mean mnist or notmnist?"),
-        ("fashion-mnist", "did you mean fashion_mnist?"),
-        ("zzz", f"choose from {', '.join(sorted(data.datasets))}"),
-    ],
-)
-def test_an_unknown_name_gets_the_near_ones(function, name: str, words: str) -> None:
-    with pytest.raises(ValueError, match=f"there is no dataset '{name}'") as error:
-        function(name)
-    assert words in str(error.value)
-
-
-# the catalogue
-
-
-@pytest.mark.parametrize("dataset", data.datasets.values(), ids=lambda dataset: dataset.name)
-def test_downloads_give_each_file_once_and_an_archive_holds_what_it_gives(dataset: Dataset) -> None:
-    paths = [file.path for file in dataset.files]
-    if dataset.downloads:
-        assert sorted(path for item in dataset.downloads for path in item.files) == sorted(paths)
-    for item in dataset.downloads:
-        assert item.size > 0
-        assert item.mirrors
-        if item.unpacked is None:
-            assert item.files == (item.name,)
-        else:
-            assert item.unpacked.members > len(item.files)
-            assert item.unpacked.bytes > item.size
-
-
-def test_the_known_sizes_are_those_of_the_images() -> None:
-    """CIFAR's binary files are rows of labels and 3 x 32 x 32 bytes; the archives also hold a few names of classes."""
-    sizes = {name: catalog.datasets[name].downloads[0].unpacked.bytes for name in ("cifar10", "cifar100")}
-    assert 0 <= sizes["cifar10"] - 60_000 * (1 + 3 * 32 * 32) < 10_000
-    assert 0 <= sizes["cifar100"] - 60_000 * (2 + 3 * 32 * 32) < 10_000

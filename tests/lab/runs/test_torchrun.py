@@ -17,7 +17,7 @@ from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.training.parallel import share_of
 from bitfreeze.model.ranks import Ranks
-from support import lab_ranks
+from support import lab_ranks, leaving_rank
 from support.lab_ranks import CHANGES, PARALLEL
 from support.ranks import run_ranks_once
 
@@ -82,18 +82,20 @@ def test_parts_of_a_batch_have_the_weight_of_their_rows(rows):
     torch.testing.assert_close(mean, values.mean())
 
 
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the threads in /proc")
+def test_no_thread_of_gloo_outlives_the_group(tmp_path):
+    """Such a thread aborts the process if it drops a tensor while Python ends."""
+    subprocess.run([*TORCHRUN, leaving_rank.__file__, str(tmp_path)], check=True, timeout=TIMEOUT)
+    for rank in range(2):
+        assert "gloo" in (tmp_path / f"during{rank}").read_text()
+        assert "gloo" not in (tmp_path / f"after{rank}").read_text()
+
+
 def torchrun(root: Path) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "bitfreeze",
-    ]
-    command += ["run", "digits5", "--checkpoint-seconds", "0", "--set", *CHANGES]
+    command = [*TORCHRUN, "-m", "bitfreeze", "run", "digits5", "--checkpoint-seconds", "0", "--set", *CHANGES]
     environment = {**os.environ, "BITFREEZE_RUNS": str(root), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

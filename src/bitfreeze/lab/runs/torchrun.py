@@ -1,5 +1,6 @@
 """One run in several processes, started by torchrun."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ def joined_ranks() -> Iterator[Ranks]:
     if current_ranks().count > 1 or int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield current_ranks()
         return
+    # Functions of this module keep the group that exists when they are defined, and the first DDP imports them.
+    import torch.distributed.nn.functional  # noqa: F401
+
     dist.init_process_group("gloo")  # the laboratory trains on CPUs
     ranks = current_ranks()
     try:
@@ -31,6 +35,9 @@ def joined_ranks() -> Iterator[Ranks]:
             "is kept, and the same command goes on from its last checkpoint"
         ) from error
     finally:
+        # Gloo's threads end with the last reference to the group. A thread that is left drops its tensors while Python
+        # ends, which aborts the process. DistributedDataParallel is in a cycle of references, and keeps the group.
+        gc.collect()
         dist.destroy_process_group()
 
 

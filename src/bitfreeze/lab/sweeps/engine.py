@@ -7,13 +7,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from ..runs.config import Config
 
 Job = TypeVar("Job")
+Options = Mapping[str, Any] | None  # of each Ray task or SLURM job
 WARNING = re.compile(r"^(warning: .+)$", re.MULTILINE)  # as the command line prints them
 
 

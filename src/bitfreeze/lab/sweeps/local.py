@@ -1,25 +1,18 @@
 """Runs on this machine, several at a time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
 
 from ..runs.config import Config
 from ..runs.folder import runs_root
-from .engine import Ending, carry_out
+from .engine import Ending, Options, carry_out
 
 
 class Local:
     """``workers`` runs at a time, below ``root``."""
 
-    def __init__(
-        self,
-        address: str = "",
-        workers: int = 1,
-        options: Mapping[str, Any] | None = None,
-        root: Path | None = None,
-    ) -> None:
+    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
         if address or options:
             raise ValueError("the local engine has no address and no options: leave them out, or choose ray or slurm")
         if workers < 1:

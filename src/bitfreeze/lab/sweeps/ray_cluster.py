@@ -15,7 +15,7 @@ from uuid import uuid4
 from ..._extras import install
 from ..runs.config import Config
 from ..runs.folder import runs_root, write_aside
-from .engine import Ending, carry_out, ending_of, start
+from .engine import Ending, Options, carry_out, ending_of, start
 
 SEND_SECONDS = 5.0
 RETRIES = 5  # of a run whose node or worker was lost
@@ -27,13 +27,7 @@ class RayCluster:
     ``options`` are those of a Ray task, such as num_cpus or memory; ``collect``: send files even on a shared disk.
     """
 
-    def __init__(
-        self,
-        address: str = "",
-        workers: int = 1,
-        options: Mapping[str, Any] | None = None,
-        root: Path | None = None,
-    ) -> None:
+    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
         try:
             import ray
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

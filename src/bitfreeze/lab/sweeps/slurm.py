@@ -1,14 +1,14 @@
 """Runs as SLURM jobs, through submitit. A job that is preempted or out of time is queued again and goes on."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..._extras import install
 from ..runs.config import Config
 from ..runs.folder import runs_root
-from .engine import Ending, carry_out
+from .engine import Ending, Options, carry_out
 
 
 class Slurm:
@@ -18,13 +18,7 @@ class Slurm:
     folder of runs.
     """
 
-    def __init__(
-        self,
-        address: str = "",
-        workers: int = 1,
-        options: Mapping[str, Any] | None = None,
-        root: Path | None = None,
-    ) -> None:
+    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
         try:
             import submitit
         except ModuleNotFoundError as missing:
