@@ -161,7 +161,7 @@ class TurnedFisher(Statistic):
 
     def _add_single(self, factors: Factors) -> None:
         """With one position G_n is a product of two vectors, so sums of squares are products of squares."""
-        for x, delta in factors.chunks():
+        for x, delta in factors.chunks(floats=2 * sum(self.shape[1:])):
             x, delta = x.squeeze(2).transpose(0, 1), delta.squeeze(2).transpose(0, 1)  # [g, n, i], [g, n, o]
             x_u, delta_v = _times(x, self.u), _times(delta, self.v)
             self.totals["turned"].baddbmm_(delta_v.square().mT, x_u.square())
@@ -173,22 +173,31 @@ class TurnedFisher(Statistic):
 
     def _add_turned_first(self, factors: Factors) -> None:
         """Turn x and delta at each position, then sum over positions."""
-        groups, outputs, inputs = self.shape
-        for x, delta in factors.chunks(floats=2 * groups * (factors.positions + outputs) * (inputs + outputs)):
+        for x, delta in factors.chunks(self._floats(factors.positions)):
+            x, delta = x.transpose(0, 1), delta.transpose(0, 1)  # [g, n, l, i], [g, n, l, o]
             x_u, delta_v = _times(x, self.u), _times(delta, self.v)
-            _add_squares(self.totals["turned"], delta_v.mT @ x_u)
             if "rest" in self.totals:
-                inside = _back(delta_v, self.v).mT @ _back(x_u, self.u)
-                _add_squares(self.totals["rest"], (delta.mT @ x).sub_(inside))
+                gradient = delta.mT @ x
+                _subtract(gradient, _back(delta_v, self.v).mT, _back(x_u, self.u))
+                _add_squares(self.totals["rest"], gradient)
+            _add_squares(self.totals["turned"], delta_v.mT @ x_u)
 
     def _add_turned_last(self, factors: Factors) -> None:
         """Sum over positions, then turn the gradient of each sample."""
-        for x, delta in factors.chunks(floats=3 * prod(self.shape)):
-            gradient = delta.mT @ x
-            turned = _times(_times(gradient.mT, self.v).mT, self.u)
+        for x, delta in factors.chunks(self._floats(0)):
+            gradient = delta.transpose(0, 1).mT @ x.transpose(0, 1)  # [g, n, o, i]
+            turned = _times(gradient, self.u)
+            turned = turned if self.v is None else self.v.mT.unsqueeze(1) @ turned
             if "rest" in self.totals:
-                _add_squares(self.totals["rest"], gradient.sub_(_back(_back(turned, self.u).mT, self.v).mT))
+                inside = turned if self.v is None else self.v.unsqueeze(1) @ turned
+                _subtract_back(gradient, inside, self.u)
+                _add_squares(self.totals["rest"], gradient)
             _add_squares(self.totals["turned"], turned)
+
+    def _floats(self, positions: int) -> int:
+        """Numbers that a sample takes beside its factors: gradients, and factors turned there and back."""
+        groups, outputs, inputs = self.shape
+        return 2 * groups * (outputs * inputs + positions * (outputs + inputs))
 
     def _turn_first(self, positions: int) -> bool:
         """Whether turning at each position takes fewer multiplications than turning the gradient of each sample."""
@@ -198,7 +207,7 @@ class TurnedFisher(Statistic):
         u = inputs * ki if self.u is not None else 0
         v = outputs * ko if self.v is not None else 0
         first = positions * (both * (u + v) + ko * ki + 2 * (both - 1) * outputs * inputs)
-        last = positions * outputs * inputs + both * (v * inputs + ko * u)
+        last = positions * outputs * inputs + both * (outputs * u + v * ki)
         return first < last
 
 
@@ -210,13 +219,26 @@ def _require_directions(name: str, turn: Tensor | None, groups: int, width: int)
 
 
 def _times(rows: Tensor, turn: Tensor | None) -> Tensor:
-    """Rows in turned coordinates."""
-    return rows if turn is None else rows @ turn
+    """Rows [g, ..., width] in turned coordinates, by one product for each group."""
+    return rows if turn is None else (rows.flatten(1, -2) @ turn).view(*rows.shape[:-1], -1)
 
 
 def _back(rows: Tensor, turn: Tensor | None) -> Tensor:
     """Turned rows in the coordinates of the layer."""
-    return rows if turn is None else rows @ turn.mT
+    return rows if turn is None else _times(rows, turn.mT)
+
+
+def _subtract_back(total: Tensor, rows: Tensor, turn: Tensor | None) -> None:
+    """total -= turned rows in the coordinates of the layer."""
+    if turn is None:
+        total -= rows
+    else:
+        total.flatten(1, -2).baddbmm_(rows.flatten(1, -2), turn.mT, alpha=-1)
+
+
+def _subtract(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total -= left @ right, for each group and sample."""
+    total.flatten(0, 1).baddbmm_(left.flatten(0, 1), right.flatten(0, 1), alpha=-1)
 
 
 def _rest_products(x: Tensor, x_in: Tensor, delta: Tensor, delta_in: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -239,9 +261,9 @@ LOOP_ABOVE = 8192  # numbers a sample
 
 
 def _add_squares(total: Tensor, gradients: Tensor) -> None:
-    """total += sum over n of gradients^2, where gradients [n, *total.shape] may be overwritten."""
-    if total.numel() <= LOOP_ABOVE:
-        total += gradients.square_().sum(0)
+    """total [g, ...] += sum over n of gradients^2, where gradients [g, n, ...] is overwritten."""
+    if total[0].numel() <= LOOP_ABOVE:
+        total += gradients.square_().sum(1)
         return
-    for gradient in gradients:  # a pass over the cache for each sample; sum(0) is slower for long rows
+    for gradient in gradients.unbind(1):  # a pass over the cache for each sample; sum(1) is slower for long rows
         total.addcmul_(gradient, gradient)
