@@ -283,13 +283,17 @@ class BLIP:
     # what is frozen
 
     def frozen_bits(self) -> dict[str, Tensor]:
-        """Number of frozen leading bits of each parameter, by name; sharded where the parameter is."""
-        return {name: state.layout.wrapped(state.frozen_bits()) for name, state in self._tensors.current().items()}
+        """Number of frozen leading bits of each parameter, by name; sharded where the parameter is.
+
+        Along directions no single weight has bits. There it is how precisely the weight is held if it moves alone.
+        """
+        states = self._tensors.current()
+        return {name: states[name].layout.wrapped(bits) for name, bits in self._tensors.frozen_bits().items()}
 
     def intervals(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Lower and upper end of each parameter's interval, by name."""
+        """Lower and upper end of each parameter's interval, by name. Layers held along directions are left out."""
         found = {}
-        for name, state in self._tensors.current().items():
+        for name, state in self._tensors.held_by_entry().items():
             zeros = torch.zeros_like(state.slot.local, requires_grad=False)
             low, high = state.interval()
             found[name] = state.layout.wrapped(zeros + low), state.layout.wrapped(zeros + high)
@@ -297,11 +301,12 @@ class BLIP:
 
     def capacity(self) -> float:
         """Share of all watched bits that is frozen: 0 before the first task, 1 when nothing can move."""
-        states = self._tensors.current().values()
-        ranks = current_ranks(any(state.layout.sharded for state in states))
-        bits = [state.frozen_bits() for state in states if state.layout.counts_here(ranks)]
-        frozen = int(sum(ranks.gather(sum(int(b.sum(dtype=torch.int64)) for b in bits))))
-        return frozen / max(1, self.depth * sum(state.slot.parameter.numel() for state in states))
+        states = self._tensors.current()
+        ranks = current_ranks(any(state.layout.sharded for state in states.values()))
+        bits = self._tensors.frozen_bits()
+        counted = [bits[name] for name, state in states.items() if state.layout.counts_here(ranks)]
+        frozen = int(sum(ranks.gather(sum(int(b.sum(dtype=torch.int64)) for b in counted))))
+        return frozen / max(1, self.depth * sum(state.slot.parameter.numel() for state in states.values()))
 
     def nbytes(self, cache: bool = False) -> int:
         """Count the bytes of state in this process, which do not grow with tasks.

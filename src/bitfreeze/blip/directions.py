@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..fisher import FisherEstimate
@@ -22,7 +22,7 @@ from ..model.ranks import Ranks
 from . import checks
 from .bounds import bound_of
 from .guards import Look, Measured
-from .held_tensor import HeldTensor
+from .held_tensor import HeldTensor, bits_of
 from .rules import DirectionRules
 from .task_end import TaskEnd
 from .turned_layer import TurnedLayer
@@ -130,6 +130,19 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def begin_training(self) -> None:
         """Nothing to do: no bound clips a weight."""
+
+    # what is held
+
+    def held_by_entry(self) -> dict[str, HeldTensor]:
+        in_layers = {part.slot.name for layer in self.layers.values() for part in layer.parts}
+        return {name: state for name, state in self.current().items() if name not in in_layers}
+
+    def frozen_bits(self) -> dict[str, Tensor]:
+        bits = super().frozen_bits()
+        for layer in self.layers.values():
+            for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True):
+                bits[part.slot.name] = bits_of(fisher, layer.prior, part.bound, part.depth)
+        return bits
 
     # what was lost
 

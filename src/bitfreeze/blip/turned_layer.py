@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .held_tensor import AT_EDGE, HeldTensor, bits_of, radius_of
+from .held_tensor import AT_EDGE, HeldTensor, radius_of
 from .turning import Turning
 
 
@@ -127,6 +127,9 @@ class TurnedLayer:
         leading = 0 if self.leading is None else sum(t.nbytes for t in self.leading.turning.tensors().values())
         return self.radius.nbytes + leading
 
-    def frozen_bits(self) -> Tensor:
-        """Frozen bits of each turned coordinate, [g, k, j]."""
-        return bits_of(self.turning.fisher, self.prior, self.weight.bound, self.weight.depth)
+    def fisher_of_entries(self) -> list[Tensor]:
+        """Fisher of each entry of the weight and of the bias, if it moves alone."""
+        whole = self.turning.spread()
+        if not self.turning.is_complete:
+            whole = whole + self._rest_fisher()
+        return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]

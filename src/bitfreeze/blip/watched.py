@@ -200,6 +200,14 @@ class WatchedTensors(ABC, Generic[S]):
             )
         return optimizer
 
+    def held_by_entry(self) -> dict[str, S]:
+        """States of the parameters that are held entry by entry."""
+        return self.current()
+
+    def frozen_bits(self) -> dict[str, Tensor]:
+        """Frozen bits of each entry of each parameter."""
+        return {name: state.frozen_bits() for name, state in self.current().items()}
+
     def nbytes(self, cache: bool) -> int:
         return sum(state.nbytes(cache) for state in (*self.states.values(), *self.absent.values()))
 
