@@ -64,16 +64,13 @@ class TurnedLayer:
             self._follow()
         change = self.change()
         turned = self.turning.turn(change)
-        clamped = turned.clamp(-self.radius, self.radius)
-        if self.turning.is_complete:
-            held = change.sub_(self.turning.turn_back(turned.sub_(clamped)))
-        else:
+        excess = self.turning.turn_back(turned - turned.clamp(-self.radius, self.radius))
+        if not self.turning.is_complete:
             rest = change.sub_(self.turning.turn_back(turned))
             radius = self.joined([part.current_radius() for part in self.parts])
-            held = rest.clamp_(-radius, radius).add_(self.turning.turn_back(clamped))
-        for part, value in zip(self.parts, self._split(held, -1), strict=True):
-            assert part.centre is not None
-            torch.add(part.centre, value.reshape(part.local.shape), out=part.local.detach())
+            excess += rest - rest.clamp(-radius, radius)
+        for part, value in zip(self.parts, self._split(excess, -1), strict=True):
+            part.local.sub_(value.reshape(part.local.shape))  # weights that are inside stay as they are, to the bit
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
