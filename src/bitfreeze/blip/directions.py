@@ -119,7 +119,8 @@ class Directions(WatchedTensors[HeldTensor]):
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
-        steps = layer.weight.steps
+        layer.weight.layer_steps += not now
+        steps = layer.weight.layer_steps
         if now or steps % self.rules.every == 0:
             layer.hold_()
         elif self.rules.leading and steps % self.rules.leading_every == 0:

@@ -25,8 +25,9 @@ class HeldTensor(WatchedTensor):
     centre: Tensor | None = None
     fisher: Tensor | None = None
     radius: Tensor | None = None  # cache
+    layer_steps: int = 0  # of the layer whose weight this is, since the last task ended
 
-    SAVED: ClassVar[tuple[str, ...]] = ("bound",)
+    SAVED: ClassVar[tuple[str, ...]] = ("bound", "layer_steps")
     TENSORS: ClassVar[tuple[str, ...]] = ("centre", "fisher")
     CACHES: ClassVar[tuple[str, ...]] = ("radius",)
 
@@ -81,7 +82,9 @@ class HeldTensor(WatchedTensor):
     def after_task(self, fisher: Tensor | None, prior: float) -> Self:
         """The state after a task, with the Fisher of all tasks. The old state stays as it is."""
         centre = self.local.detach().clone(memory_format=torch.contiguous_format)
-        return replace(self, tasks=self.tasks + 1, prior=prior, centre=centre, fisher=fisher, radius=None)
+        return replace(
+            self, tasks=self.tasks + 1, prior=prior, centre=centre, fisher=fisher, radius=None, layer_steps=0
+        )
 
     def frozen_bits(self) -> Tensor:
         if self.fisher is None or self.prior is None:
