@@ -128,6 +128,8 @@ class Directions(WatchedTensors[HeldTensor]):
         for state in held:
             if id(state) not in in_layers:
                 state.hold_()
+        for state in held if optimizer is not None else ():
+            state.note_step()
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
@@ -186,14 +188,16 @@ class Directions(WatchedTensors[HeldTensor]):
     def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
         """Move weights into their intervals. Returns their former values.
 
-        Between two clamps along all directions, training may leave the intervals. Without training, weights that cost
-        more than all coordinates at their edges would are refused, unless ``outside`` is "mend".
+        Between two clamps along all directions, training may leave the intervals. Weights that were not trained, or
+        were edited after the last step, and cost more than all coordinates at their edges would, are refused, unless
+        ``outside`` is "mend".
         """
         checks.require_outside(outside)
         if self.prior is None:
             return {}
         lost = self.drift()
-        if outside == "raise" and lost > self.tolerance and not trained:
+        edited = any(state.was_edited for state in self.states.values())
+        if outside == "raise" and lost > self.tolerance and (edited or not trained):
             raise RuntimeError(
                 f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
                 f"nats, above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "

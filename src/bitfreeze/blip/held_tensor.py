@@ -26,6 +26,7 @@ class HeldTensor(WatchedTensor):
     fisher: Tensor | None = None
     radius: Tensor | None = None  # cache
     layer_steps: int = 0  # of the layer whose weight this is, since the last task ended
+    version: int | None = None  # of the parameter after its last step; None if it was not stepped since the task ended
 
     SAVED: ClassVar[tuple[str, ...]] = ("bound", "layer_steps")
     TENSORS: ClassVar[tuple[str, ...]] = ("centre", "fisher")
@@ -68,6 +69,15 @@ class HeldTensor(WatchedTensor):
         count = int((distance > slack_of(self.centre)).sum())
         return count, distance.max().item() if count else 0.0
 
+    def note_step(self) -> None:
+        """Note that the parameter is as a step and the clamp after it have left it."""
+        self.version = None if self.layout.sharded else self.local._version
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether the parameter was changed since its last step: restored, averaged or replaced."""
+        return self.version is not None and self.version != self.local._version
+
     def at_edge(self) -> int:
         """Number of entries at the edge of their interval."""
         return int((self.change().abs() >= AT_EDGE * self.current_radius()).sum())
@@ -83,7 +93,14 @@ class HeldTensor(WatchedTensor):
         """The state after a task, with the Fisher of all tasks. The old state stays as it is."""
         centre = self.local.detach().clone(memory_format=torch.contiguous_format)
         return replace(
-            self, tasks=self.tasks + 1, prior=prior, centre=centre, fisher=fisher, radius=None, layer_steps=0
+            self,
+            tasks=self.tasks + 1,
+            prior=prior,
+            centre=centre,
+            fisher=fisher,
+            radius=None,
+            layer_steps=0,
+            version=None,
         )
 
     def frozen_bits(self) -> Tensor:
