@@ -140,8 +140,6 @@ class Directions(WatchedTensors[HeldTensor]):
         steps = layer.weight.layer_steps
         if now or steps % self.rules.every == 0:
             layer.hold_()
-            if now:
-                layer.hold_()  # moving weights from far away rounds as much as the distance does
         elif self.rules.leading and steps % self.rules.leading_every == 0:
             layer.hold_leading_(self.rules.leading)
 

@@ -64,13 +64,20 @@ class TurnedLayer:
             self._follow()
         change = self.change()
         turned = self.turning.turn(change)
-        excess = self.turning.turn_back(turned - turned.clamp(-self.radius, self.radius))
+        clamped = turned.clamp(-self.radius, self.radius)
+        inside = (clamped == turned).all()
+        held = self.turning.turn_back(clamped)  # not change - turn_back(excess), which is off by the rounding of excess
         if not self.turning.is_complete:
             rest = change.sub_(self.turning.turn_back(turned))
             radius = self.joined([part.current_radius() for part in self.parts])
-            excess += rest - rest.clamp(-radius, radius)
-        for part, value in zip(self.parts, self._split(excess, -1), strict=True):
-            part.local.sub_(value.reshape(part.local.shape))  # weights that are inside stay as they are, to the bit
+            clamped_rest = rest.clamp(-radius, radius)
+            inside &= (clamped_rest == rest).all()
+            held += clamped_rest
+        for part, value in zip(self.parts, self._split(held, -1), strict=True):
+            assert part.centre is not None
+            local = part.local
+            moved = part.centre.to(local) + value.reshape(local.shape)
+            local.copy_(torch.where(inside, local, moved))  # a layer that is inside stays as it is, to the bit
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
