@@ -84,13 +84,14 @@ def carry_over(before: Turning | None, rest_before: Tensor | None, task: Task) -
     """
     carried = torch.zeros_like(task.turned)
     new = torch.ones_like(carried)  # share of each new coordinate that lies outside the earlier ones
-    rest = None if task.rest is None else torch.zeros_like(task.rest)
     if before is not None:
         carried = before.carried(task.inputs, task.outputs)
         new = 1 - replace(before, fisher=torch.ones_like(before.fisher)).carried(task.inputs, task.outputs)
-        if rest is not None:
-            rest = (before.spread() - _spread(carried, task.inputs, task.outputs)).clamp_(min=0)
     if rest_before is not None:
         carried = carried + new.clamp(min=0) * (task.outputs.square().mT @ rest_before @ task.inputs.square())
-        rest = None if rest is None else rest + rest_before
-    return carried, rest
+    if task.rest is None:
+        return carried, None
+    rest = -_spread(carried, task.inputs, task.outputs)  # what the new directions have is not left to the rest
+    rest = rest if before is None else rest + before.spread()
+    rest = rest if rest_before is None else rest + rest_before
+    return carried, rest.clamp_(min=0)
