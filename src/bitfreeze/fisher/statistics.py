@@ -4,7 +4,6 @@ A statistic adds up ``totals`` over samples. At the end they are summed over ran
 Index letters: see registry.py and factors.py. All matrices are like the joined one, [W b], of each group.
 """
 
-
 import torch
 from torch import Tensor, nn
 
