@@ -163,6 +163,8 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
     made_with = {"command": command, "bitfreeze": code_version(), "torch": torch.__version__}
     cells = {name: _cell(value) for name, value in {**row, **made_with}.items()}
     is_new = not path.exists()
+    if not is_new and path.read_text().partition("\n")[0].strip() != ",".join(cells):
+        raise SystemExit(f"{path} must have the columns of this run, got others; name another file with --out")
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, list(cells))
         if is_new:

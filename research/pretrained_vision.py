@@ -152,7 +152,7 @@ def run(tasks: list[TaskPictures], options: argparse.Namespace, seed: int) -> di
         print(f"seed {seed}, task {task + 1}:", " ".join(f"{value:.1f}" for value in matrix[-1]), flush=True)
         if task + 1 < len(tasks):  # nothing comes after the last one
             with clock.of("ends"):
-                keeper.end_task(list(batches(x, y, torch.arange(len(y)))), lambda x, task=task: model(x, task))
+                keeper.end_task(list(batches(x, y, torch.arange(options.samples))), lambda x, task=task: model(x, task))
 
     set_training(model, len(tasks), options)
     batch = x[:BATCH], y[:BATCH]
@@ -167,6 +167,7 @@ def run(tasks: list[TaskPictures], options: argparse.Namespace, seed: int) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, ["ft", "probe", "ewc", "blip"], lr=None)
+    parser.add_argument("--samples", type=int, default=TRAIN, help="pictures of a task that ewc and blip measure")
     parser.add_argument("--optimizer", choices=list(RATES), default="adamw")
     parser.add_argument(
         "--statistics", choices=["free", "first", "start"], default="first",
@@ -179,7 +180,8 @@ def main() -> None:
     for seed in map(int, options.seeds.split(",")):
         described = {
             "method": options.method, "settings": settings_text(options), "statistics": options.statistics,
-            "optimizer": options.optimizer, "lr": options.lr, "split": options.split, "seed": seed,
+            "optimizer": options.optimizer, "lr": options.lr, "samples": options.samples,
+            "split": options.split, "seed": seed,
         }  # fmt: skip
         append_row(options.out, {**described, **run(tasks, options, seed)})
 

@@ -133,6 +133,12 @@ def test_each_run_adds_a_row_below_one_header(tmp_path: Path) -> None:
     ]
 
 
+def test_a_row_with_other_columns_is_refused(tmp_path: Path) -> None:
+    runs.append_row(tmp_path / "rows.csv", {"seed": 0})
+    with pytest.raises(SystemExit, match="must have the columns"):
+        runs.append_row(tmp_path / "rows.csv", {"seed": 0, "samples": 3})
+
+
 def test_pictures_become_three_equal_channels_between_minus_one_and_one() -> None:
     grey = torch.randint(256, (2, 28, 28), dtype=torch.uint8)
     x = vision.network_input(grey)
