@@ -34,7 +34,7 @@ def test_wide_layer_never_gets_a_square_matrix():
     assert moments.inputs.rows().shape == (1, 50, 301)
     assert moments.inputs.seen == 30 * 9
     assert moments.nbytes == 8 * (50 * 301 + 50 + 40 * 40)
-    (u, strengths), _ = moments.directions(1000)
+    u, strengths = moments.strongest_inputs(1000)
     assert u.shape == (1, 301, 50)  # as many as there are rows
     assert_equal(u.mT @ u, torch.eye(50).double()[None])
     assert (strengths.diff() <= 0).all()

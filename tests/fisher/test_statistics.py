@@ -112,7 +112,7 @@ def test_second_moments_of_a_convolution_by_brute_force():
     assert_equal(moments.inputs.total, torch.einsum("ngli,nglj->gij", inputs, inputs))
     assert_equal(moments.outputs.total, torch.einsum("nglo,nglp->gop", delta, delta))
     assert_equal(mean.mean(), inputs.mean((0, 2)))
-    (u, strengths), (v, _) = moments.directions(3)
+    (u, strengths), (v, _) = moments.strongest_inputs(3), moments.strongest_outputs(3)
     values, vectors = torch.linalg.eigh(moments.inputs.total / 6)
     assert_equal(strengths, values.flip(-1)[:, :3])
     assert_equal((u.mT @ vectors.flip(-1)[..., :3]).abs(), torch.eye(3).double().expand(2, 3, 3), 1e-6)
