@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..fisher import FisherEstimate
-from ..fisher.factors import find_factors, joined_parameters
+from ..fisher.factors import find_factors, joined_parameters, joined_shape
 from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import SecondMoments, TurnedFisher
 from ..model.parameters import Slot, Watch
@@ -28,6 +28,8 @@ from .task_end import TaskEnd
 from .turned_layer import TurnedLayer
 from .turning import Turning
 from .watched import WatchedTensors
+
+MOST_OFTEN = 16  # times as often as a layer with one position
 
 Layers = dict[str, tuple[HeldTensor, HeldTensor | None]]  # weight and bias, by the name of the weight
 
@@ -85,7 +87,7 @@ class Directions(WatchedTensors[HeldTensor]):
         }
         for name, state in self.states.items():
             layer = state.slot.module
-            if find_factors(layer)[0] is None:
+            if find_factors(layer)[0] is None or _is_depthwise(layer):
                 continue
             parts = [by_place.get((id(layer), attribute)) for attribute in joined_parameters(layer)]
             if parts and parts[0] is state and None not in parts:
@@ -119,10 +121,10 @@ class Directions(WatchedTensors[HeldTensor]):
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
-        steps = layer.weight.steps
-        if now or steps % self.rules.every == 0:
+        steps, often = layer.weight.steps, min(layer.turning.positions, MOST_OFTEN)
+        if now or steps % max(1, self.rules.every // often) == 0:
             layer.hold_()
-        elif self.rules.leading and steps % self.rules.leading_every == 0:
+        elif self.rules.leading and steps % max(1, self.rules.leading_every // often) == 0:
             layer.hold_leading_(self.rules.leading)
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
@@ -252,23 +254,26 @@ class Directions(WatchedTensors[HeldTensor]):
         return super().nbytes(cache) + turned + caches
 
     def state_dict(self, sharded: bool) -> dict[str, Any]:
-        turnings = {
-            name: {k: t.clone() for k, t in turning.tensors().items()} for name, turning in self.turnings.items()
-        }
         return {
-            "prior": self.prior, "positions": self.positions, "directions": turnings, **super().state_dict(sharded)
-        }  # fmt: skip
+            "prior": self.prior,
+            "positions": self.positions,
+            "directions": {name: turning.state_dict() for name, turning in self.turnings.items()},
+            **super().state_dict(sharded),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
         self.prior, self.positions = state["prior"], state["positions"]
         super().load_state_dict(state, new_name)
         for held in (*self.states.values(), *self.absent.values()):
             held.prior = self.prior
-        self.turnings = {
-            new_name(name): Turning(**{k: tensor.clone() for k, tensor in saved.items()})
-            for name, saved in state["directions"].items()
-        }
+        self.turnings = {new_name(name): Turning.loaded(saved) for name, saved in state["directions"].items()}
         self._bind_layers()
+
+
+def _is_depthwise(layer: nn.Module) -> bool:
+    """Whether each output has inputs of its own: then the few weights of an output are held one by one."""
+    groups, outputs, _ = joined_shape(layer)
+    return groups > 1 and outputs == 1
 
 
 def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -> Turning:
@@ -278,4 +283,5 @@ def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -
     u, input_energy = moment.strongest_inputs(min(count or inputs, inputs), earlier)
     earlier = None if before is None else (before.outputs, before.output_energy)
     v, output_energy = moment.strongest_outputs(min(count or outputs, outputs), earlier)
-    return Turning(u, v, input_energy, output_energy, u.new_zeros(groups, v.shape[-1], u.shape[-1]))
+    fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
+    return Turning(u, v, input_energy, output_energy, fisher, moment.positions)

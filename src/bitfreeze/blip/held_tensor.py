@@ -45,7 +45,7 @@ class HeldTensor(WatchedTensor):
             self.follow(local.device)
             self.centre, self.radius = self.centre.to(local.dtype), None
         if self.radius is None:
-            self.radius = radius_of(self.fisher, self.prior).to(local.dtype)
+            self.radius = radius_of(self.fisher.to(local.dtype), self.prior)
         return self.radius
 
     def interval(self) -> tuple[Any, Any]:
@@ -75,7 +75,7 @@ class HeldTensor(WatchedTensor):
         """Nats a sample that earlier tasks have lost by the change of these entries."""
         if self.centre is None or self.fisher is None:
             return torch.zeros((), dtype=torch.float64)
-        return 0.5 * (self.fisher.to(self.local.device) * self.change().square()).sum(dtype=torch.float64).cpu()
+        return 0.5 * (self.fisher.to(self.local) * self.change().square()).sum(dtype=torch.float64).cpu()
 
     @torch.no_grad()
     def after_task(self, fisher: Tensor | None, prior: float) -> Self:
@@ -86,7 +86,7 @@ class HeldTensor(WatchedTensor):
     def frozen_bits(self) -> Tensor:
         if self.fisher is None or self.prior is None:
             return torch.zeros_like(self.local, dtype=torch.uint8, requires_grad=False)
-        return bits_of(self.fisher, self.prior, self.bound, self.depth)
+        return bits_of(self.fisher.float(), self.prior, self.bound, self.depth)
 
 
 def radius_of(fisher: Tensor, prior: float) -> Tensor:

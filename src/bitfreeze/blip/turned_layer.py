@@ -69,11 +69,11 @@ class TurnedLayer:
             held = change.sub_(self.turning.turn_back(turned.sub_(clamped)))
         else:
             rest = change.sub_(self.turning.turn_back(turned))
-            radius = self.joined([part.current_radius() for part in self.parts])
+            radius = radius_of(self._rest_fisher(), self.prior)
             held = rest.clamp_(-radius, radius).add_(self.turning.turn_back(clamped))
         for part, value in zip(self.parts, self._split(held, -1), strict=True):
             assert part.centre is not None
-            torch.add(part.centre, value.reshape(part.local.shape), out=part.local.detach())
+            torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:

@@ -101,6 +101,7 @@ class Measuring:
             factors = replace(factors, score=score, last=last, numbers=numbers)
             factors = replace(factors, reached=self._reached(layer, factors))
             for statistic in self.statistics[layer]:
+                statistic.positions = max(statistic.positions, factors.positions)
                 statistic.add(factors)
         if last:
             self.reached.clear()
