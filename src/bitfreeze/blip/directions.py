@@ -67,13 +67,14 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def _bind_layers(self) -> None:
         """Find the weight and bias of each set of coordinates. A layer that came apart is held entry by entry."""
+        paces = {name: (layer.pace, layer.since) for name, layer in self.layers.items()}
         self.layers = {}
         joined = self._joined_layers()
         for name, turning in list(self.turnings.items()):
             assert self.prior is not None
             if name in joined:
                 weight, bias = joined[name]
-                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior)
+                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces.get(name, ()))
             elif name in self.states:
                 self._come_apart(name, self.turnings.pop(name))
 
@@ -121,11 +122,12 @@ class Directions(WatchedTensors[HeldTensor]):
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
-        steps, often = layer.weight.steps, min(layer.turning.positions, MOST_OFTEN)
-        if now or steps % max(1, self.rules.every // often) == 0:
+        often = min(layer.turning.positions, MOST_OFTEN)
+        if now:
             layer.hold_()
-        elif self.rules.leading and steps % max(1, self.rules.leading_every // often) == 0:
-            layer.hold_leading_(self.rules.leading)
+        else:
+            rules = self.rules
+            layer.after_step_(max(1, rules.every // often), rules.leading, max(1, rules.leading_every // often))
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""
@@ -244,6 +246,7 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def commit(self, measured: Measured) -> None:
         self.states, self.turnings, self.prior, self.positions = measured.after
+        self.layers = {}  # a new task begins at pace 1
         self._bind_layers()
 
     # saving
@@ -258,6 +261,7 @@ class Directions(WatchedTensors[HeldTensor]):
             "prior": self.prior,
             "positions": self.positions,
             "directions": {name: turning.state_dict() for name, turning in self.turnings.items()},
+            "paces": {name: [layer.pace, layer.since] for name, layer in self.layers.items()},
             **super().state_dict(sharded),
         }
 

@@ -226,9 +226,9 @@ class DirectionRules(Rules):
     """Number of directions of each side of a layer; None for all. What they leave out is held entry by entry."""
 
     every: int = 64
-    """Clamp along all directions after every so many steps, and whenever ``clamp_`` is called. A layer that works at
-    many positions (a convolution, a layer of tokens) is clamped up to 16 times as often, because there a clamp is
-    cheap beside a step."""
+    """Largest number of steps between two clamps along all directions. A layer is clamped more often while its steps
+    go far, and up to 16 times as often if it works at many positions (a convolution, a layer of tokens), because there
+    a clamp is cheap beside a step. ``clamp_`` and ``consolidate`` always clamp."""
 
     leading: int = 32
     """Number of strongest directions of each side that are clamped more often; 0 for none."""

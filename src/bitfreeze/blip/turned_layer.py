@@ -26,6 +26,8 @@ class TurnedLayer:
     bias: HeldTensor | None
     turning: Turning
     prior: float
+    pace: int = 1  # steps between two clamps along all directions
+    since: int = 0  # steps since the last of them
     radius: Tensor = field(init=False)
     leading: Leading | None = None
 
@@ -57,23 +59,48 @@ class TurnedLayer:
 
     # after a step
 
+    def after_step_(self, most: int, leading: int, leading_every: int) -> None:
+        """Clamp if it is time to: after ``pace`` steps, and along the leading directions in between.
+
+        The pace follows training. It is halved where a clamp undoes steps that would cost the earlier tasks more than
+        this layer's share of the tolerance, and doubled, to at most ``most``, where the clamp undoes little.
+        """
+        self.since += 1
+        if self.since >= self.pace:
+            undone = float(self.hold_())
+            allowed = 0.5 * self.prior * sum(part.local.numel() for part in self.parts)
+            if undone > allowed:
+                self.pace = max(1, self.pace // 2)
+            elif undone < allowed / 4:
+                self.pace = min(2 * self.pace, most)
+        elif leading and self.since % leading_every == 0:
+            self.hold_leading_(leading)
+
     @torch.no_grad()
-    def hold_(self) -> None:
-        """Clamp along all directions, and entry by entry what the directions leave out."""
+    def hold_(self) -> Tensor:
+        """Clamp along all directions, and entry by entry what the directions leave out.
+
+        Returns the nats a sample that the clamp has given back to the earlier tasks.
+        """
+        self.since = 0
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
         change = self.change()
         turned = self.turning.turn(change)
         clamped = turned.clamp(-self.radius, self.radius)
+        undone = _cost(self.turning.fisher, turned) - _cost(self.turning.fisher, clamped)
         if self.turning.is_complete:
             held = change.sub_(self.turning.turn_back(turned.sub_(clamped)))
         else:
-            rest = change.sub_(self.turning.turn_back(turned))
-            radius = radius_of(self._rest_fisher(), self.prior)
-            held = rest.clamp_(-radius, radius).add_(self.turning.turn_back(clamped))
+            rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
+            undone = undone + _cost(fisher, rest)
+            radius = radius_of(fisher, self.prior)
+            undone = undone - _cost(fisher, rest.clamp_(-radius, radius))
+            held = rest.add_(self.turning.turn_back(clamped))
         for part, value in zip(self.parts, self._split(held, -1), strict=True):
             assert part.centre is not None
             torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
+        return undone
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
@@ -110,10 +137,9 @@ class TurnedLayer:
         """Nats a sample that earlier tasks have lost by the change of the layer."""
         change = self.change()
         turned = self.turning.turn(change)
-        cost = 0.5 * (self.turning.fisher * turned.square()).sum(dtype=torch.float64)
+        cost = _cost(self.turning.fisher, turned)
         if not self.turning.is_complete:
-            rest = change - self.turning.turn_back(turned)
-            cost = cost + 0.5 * (self._rest_fisher() * rest.square()).sum(dtype=torch.float64)
+            cost = cost + _cost(self._rest_fisher(), change - self.turning.turn_back(turned))
         return cost.cpu()
 
     def at_edge(self) -> int:
@@ -133,3 +159,8 @@ class TurnedLayer:
         if not self.turning.is_complete:
             whole = whole + self._rest_fisher()
         return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]
+
+
+def _cost(fisher: Tensor, change: Tensor) -> Tensor:
+    """Nats a sample that a change of coordinates with this Fisher costs."""
+    return 0.5 * torch.einsum("gki,gki,gki->", fisher, change, change)

@@ -34,7 +34,8 @@ class Turning:
 
     @classmethod
     def loaded(cls, saved: Mapping[str, Any]) -> "Turning":
-        return cls(**{name: value.clone() if isinstance(value, Tensor) else value for name, value in saved.items()})
+        values: dict[str, Any] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in saved.items()}
+        return cls(**values)
 
     def to(self, like: Tensor) -> "Turning":
         """The same on the device and in the precision of a tensor."""
