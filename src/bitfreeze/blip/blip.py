@@ -22,7 +22,7 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
-from .consolidation import Consolidation, warn_of_exhaustion
+from .consolidation import DRIFT_FACTOR, Consolidation, warn_of_exhaustion, warn_of_no_edge
 from .directions import Directions
 from .guards import Guard, Measured
 from .intervals import Intervals
@@ -101,6 +101,7 @@ class BLIP:
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._attachments: list[Attachment] = []
+        self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
         self._warn_of_statistics()
 
     def _make_guards(
@@ -239,7 +240,7 @@ class BLIP:
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift = tensors.drift()
+            drift, changed = self.drift(), self._versions != self._current_versions()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
@@ -252,6 +253,7 @@ class BLIP:
         self._end_task()
         result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
         warn_of_exhaustion(result)
+        warn_of_no_edge(result, changed)
         return result
 
     def _report(self, found: Measured, drift: float | None, fisher_seconds: float, seconds: float) -> Consolidation:
@@ -265,20 +267,27 @@ class BLIP:
             fisher_seconds=fisher_seconds, seconds=seconds, drift=drift, accuracy=found.estimate.accuracy,
         )  # fmt: skip
 
+    def _current_versions(self) -> dict[str, tuple[int, int]]:
+        """What tells whether a watched parameter has been written to."""
+        return {name: (id(s.slot.find()), s.local._version) for name, s in self._tensors.states.items()}
+
     def _end_task(self) -> None:
         self.tasks += 1
+        self._versions = self._current_versions()
         for attachment in self._attachments:
             attachment.steps = 0
         self._hold_statistics()
 
     def drift(self) -> float | None:
-        """Estimated nats a sample that earlier tasks have lost since the last consolidate, from what is stored.
+        """Estimate what earlier tasks have lost since the last consolidate, from what is stored, without their data.
 
         Returns:
-            The estimate, 0 before the first task ends; None under rules by weight.
+            Nats a sample (a predicted token, for sequences), known to within a factor of two; 0 before the first task
+            ends, None under rules by weight.
         """
         self._tensors.bind_if_changed()
-        return self._tensors.drift()
+        quadratic = self._tensors.drift()
+        return None if quadratic is None else DRIFT_FACTOR * quadratic
 
     # what is frozen
 
