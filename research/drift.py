@@ -1,9 +1,9 @@
-"""How much earlier tasks lose beside what BLIP estimates: a plug-in method ``blip_drift`` that keeps some of their samples.
+"""How much earlier tasks lose beside what BLIP estimates: a plug-in method that keeps some of their samples.
 
     BITFREEZE_PLUGINS=research/drift.py bitfreeze run STREAM --method blip_drift --set method.rules=directions ...
 
-writes after each task ``drift`` (the estimate, with its factor) and ``lost`` (the KL divergence on 300 validation samples
-of each earlier task, summed, from the network before this task to the one after it) into the run's events.
+writes after each task ``drift`` (the estimate, with its factor) and ``lost`` into the run's events. ``lost`` is the KL
+divergence from the network before this task to the one after it, on 300 samples of each earlier task, summed.
 """
 
 from dataclasses import dataclass
