@@ -10,7 +10,7 @@ from torch.optim import SGD
 from torch.utils.data import TensorDataset
 
 from bitfreeze import BLIP, Rules
-from support.protected_nets import Net, assert_same, make_task, protected, snapshot
+from support.protected_nets import GUARDS, Net, assert_same, make_task, protected, snapshot
 
 OTHER = Net(seed=5)
 Spoil = Callable[[Net], Any]
@@ -132,12 +132,12 @@ LOAD = {
     ("spoil", "act", "kind", "match"), [*CONSOLIDATE.values(), *ATTACH.values()], ids=[*CONSOLIDATE, *ATTACH]
 )
 @pytest.mark.parametrize("started", [False, True], ids=["first task", "later"])
-def test_refused(started: bool, spoil: Spoil, act: Act, kind: type[Exception], match: str) -> None:
+def test_refused(started: bool, spoil: Spoil, act: Act, kind: type[Exception], match: str, guard: str) -> None:
     if started:
-        model, blip = protected()
+        model, blip = protected(guard=guard)
     else:
         model = Net()
-        blip = BLIP(model)
+        blip = BLIP(model, **GUARDS[guard])
         blip.attach()
     model.heads[0].eval()
     model.heads[1].requires_grad_(False)
@@ -192,18 +192,18 @@ def test_settings_refused(settings: dict[str, Any], match: str) -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("act", [BLIP.attach, BLIP.clamp_, lambda b: b.consolidate([make_task(0)])])
-def test_weights_that_are_not_finite_at_the_start(value: float, act: Callable[[BLIP], Any]) -> None:
+def test_weights_that_are_not_finite_at_the_start(value: float, act: Callable[[BLIP], Any], guard: str) -> None:
     model = Net()
     put(value)(model)
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     before = snapshot(model, blip)
     with pytest.raises(ValueError, match=r"'backbone\.2\.weight' has NaN or infinite entries: restore"):
         act(blip)
     assert_same(snapshot(model, blip), before)
 
 
-def test_a_step_with_gradients_that_are_not_finite_is_noticed_at_the_end_of_the_task() -> None:
-    model, blip = protected()
+def test_a_step_with_gradients_that_are_not_finite_is_noticed_at_the_end_of_the_task(guard: str) -> None:
+    model, blip = protected(guard=guard)
     optimizer = SGD(model.parameters(), lr=0.1)
     model(make_task(1)[0]).sum().backward()
     model.backbone[0].weight.grad[0, 0] = torch.nan
@@ -212,9 +212,9 @@ def test_a_step_with_gradients_that_are_not_finite_is_noticed_at_the_end_of_the_
         blip.consolidate([make_task(1)])
 
 
-def test_a_failure_at_the_first_consolidate_fixes_nothing() -> None:
+def test_a_failure_at_the_first_consolidate_fixes_nothing(guard: str) -> None:
     model = Net()
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     before = snapshot(model, blip)
     with pytest.raises(ValueError, match="no samples"):
         blip.consolidate([])

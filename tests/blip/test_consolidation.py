@@ -1,6 +1,5 @@
 """The report of a consolidate against the state itself."""
 
-
 import pytest
 import torch
 from torch import nn

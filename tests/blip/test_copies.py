@@ -10,6 +10,7 @@ from torch.optim import SGD
 
 from bitfreeze import BLIP
 from support.protected_nets import (
+    GUARDS,
     Net,
     assert_inside,
     assert_same,
@@ -23,8 +24,8 @@ from support.protected_nets import (
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "deepcopy of both", "pickle"])
-def test_a_copy_is_attached_and_independent(way: str) -> None:
-    model, blip = protected()
+def test_a_copy_is_attached_and_independent(way: str, guard: str) -> None:
+    model, blip = protected(guard=guard)
     if way == "deepcopy":
         twin = copy.deepcopy(blip)
     elif way == "deepcopy of both":
@@ -50,8 +51,8 @@ def test_a_copy_is_attached_and_independent(way: str) -> None:
     assert_inside(blip)
 
 
-def test_copies_of_one_blip_that_go_the_same_way_stay_the_same() -> None:
-    _, blip = protected()
+def test_copies_of_one_blip_that_go_the_same_way_stay_the_same(guard: str) -> None:
+    _, blip = protected(guard=guard)
     twins = [copy.deepcopy(blip), pickle.loads(pickle.dumps(blip))]
     for each in (blip, *twins):
         train_sgd(each.model, 1)
@@ -60,10 +61,10 @@ def test_copies_of_one_blip_that_go_the_same_way_stay_the_same() -> None:
         assert_same(twin.state_dict(), blip.state_dict())
 
 
-def test_a_copy_of_what_was_not_attached_to_all_optimizers_is_not_attached() -> None:
+def test_a_copy_of_what_was_not_attached_to_all_optimizers_is_not_attached(guard: str) -> None:
     for attach in (False, True):
         model = Net()
-        blip = BLIP(model)
+        blip = BLIP(model, **GUARDS[guard])
         if attach:  # to an optimizer that the copy's model does not have
             blip.attach(SGD(model.parameters(), lr=0.1))
         twin = copy.deepcopy(blip)
@@ -75,10 +76,10 @@ def test_a_copy_of_what_was_not_attached_to_all_optimizers_is_not_attached() -> 
 # wrappers
 
 
-def test_a_compiled_model_keeps_its_names_and_is_clamped() -> None:
+def test_a_compiled_model_keeps_its_names_and_is_clamped(guard: str) -> None:
     model = Net()
     compiled = torch.compile(model, backend="eager")
-    blip = BLIP(compiled, watch=compiled.backbone, budget=0.3)
+    blip = BLIP(compiled, watch=compiled.backbone, **GUARDS[guard])
     blip.attach()
     for task in range(2):
         train_sgd(compiled, task, rate=5.0)
@@ -86,7 +87,7 @@ def test_a_compiled_model_keeps_its_names_and_is_clamped() -> None:
         blip.consolidate([make_task(task)])
     plain = Net()
     assert list(blip.frozen_bits()) == [f"backbone.{name}" for name, _ in plain.backbone.named_parameters()]
-    BLIP(plain, watch=plain.backbone, budget=0.3).load_state_dict(blip.state_dict())
+    BLIP(plain, watch=plain.backbone, **GUARDS[guard]).load_state_dict(blip.state_dict())
 
 
 def assert_inside_of(model: nn.Module, blip: BLIP) -> None:
@@ -95,7 +96,7 @@ def assert_inside_of(model: nn.Module, blip: BLIP) -> None:
         assert ((low <= parameters[name]) & (parameters[name] <= high)).all()
 
 
-def test_a_data_parallel_model_keeps_its_names() -> None:
+def test_a_data_parallel_model_keeps_its_names(guard: str) -> None:
     model = Net()
     parallel = nn.DataParallel(model)
     blip = BLIP(parallel)

@@ -15,7 +15,7 @@ from torch.optim import SGD, Adam
 from bitfreeze import BLIP, Rules
 from bitfreeze.blip.budget import in_one_scale
 from bitfreeze.fisher import explain
-from support.protected_nets import Net, make_task, protected, train_sgd
+from support.protected_nets import GUARDS, Net, make_task, protected, train_sgd
 
 
 class Optional(nn.Module):
@@ -28,17 +28,17 @@ class Optional(nn.Module):
         return self.head(hidden if self.extra is None else self.extra(hidden))
 
 
-def test_a_parameter_that_is_away_for_a_task_keeps_its_bits() -> None:
+def test_a_parameter_that_is_away_for_a_task_keeps_its_bits(guard: str) -> None:
     torch.manual_seed(0)
     model = Optional()
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.consolidate([make_task(0)])
     before = blip.frozen_bits()
     assert before["extra.weight"].any()
     kept, model.extra = model.extra, None
     blip.consolidate([make_task(1)])
     assert "extra.weight" not in blip.frozen_bits()
-    fresh = BLIP(model)
+    fresh = BLIP(model, **GUARDS[guard])
     fresh.load_state_dict(blip.state_dict())
     model.extra = kept
     for each in (blip, fresh):
@@ -47,8 +47,8 @@ def test_a_parameter_that_is_away_for_a_task_keeps_its_bits() -> None:
         assert torch.all(each.frozen_bits()["extra.weight"] >= before["extra.weight"])
 
 
-def test_optimizers_are_not_kept_alive() -> None:
-    model, blip = protected()
+def test_optimizers_are_not_kept_alive(guard: str) -> None:
+    model, blip = protected(guard=guard)
     for _ in range(3):
         optimizer = Adam(model.parameters())
         with blip.attach(optimizer):
@@ -82,9 +82,9 @@ def test_straight_through_refuses_a_closure() -> None:
         optimizer.step(closure)
 
 
-def test_weights_loaded_between_attach_and_the_first_step_are_not_clipped() -> None:
+def test_weights_loaded_between_attach_and_the_first_step_are_not_clipped(guard: str) -> None:
     model = Net()
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     large = {name: 30 * value for name, value in model.state_dict().items()}
     model.load_state_dict(large)
@@ -92,9 +92,9 @@ def test_weights_loaded_between_attach_and_the_first_step_are_not_clipped() -> N
     assert all(torch.equal(value, large[name]) for name, value in model.state_dict().items())
 
 
-def test_steps_of_other_models_do_not_end_the_time_for_loading_weights() -> None:
+def test_steps_of_other_models_do_not_end_the_time_for_loading_weights(guard: str) -> None:
     model, other = Net(), Net(seed=1)
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     train_sgd(other, 0, steps=1)
     large = {name: 30 * value for name, value in model.state_dict().items()}
@@ -103,9 +103,9 @@ def test_steps_of_other_models_do_not_end_the_time_for_loading_weights() -> None
     assert all(torch.equal(value, large[name]) for name, value in model.state_dict().items())
 
 
-def test_steps_of_other_models_do_not_care_what_this_one_is() -> None:
+def test_steps_of_other_models_do_not_care_what_this_one_is(guard: str) -> None:
     model = Net()
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     model.bfloat16()
     train_sgd(Net(seed=1), 0, steps=1)
@@ -121,25 +121,25 @@ def test_steps_of_other_models_do_not_care_what_this_one_is() -> None:
     ],
     ids=["pruned", "parametrised", "no bias"],
 )
-def test_a_step_goes_on_where_a_parameter_has_gone(change) -> None:
-    model, blip = protected()
+def test_a_step_goes_on_where_a_parameter_has_gone(change, guard: str) -> None:
+    model, blip = protected(guard=guard)
     change(model)
     train_sgd(model, 1, steps=2)
     blip.clamp_()
     blip.consolidate([make_task(1)], outside="mend")
 
 
-def test_half_precision_after_attach_is_noticed() -> None:
+def test_half_precision_after_attach_is_noticed(guard: str) -> None:
     model = Net()
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     model.bfloat16()
     with pytest.raises(TypeError, match="keep float32 master weights"):
         blip.clamp_()
 
 
-def test_infinite_gradients_are_not_laundered_by_the_clamp() -> None:
-    model, blip = protected()
+def test_infinite_gradients_are_not_laundered_by_the_clamp(guard: str) -> None:
+    model, blip = protected(guard=guard)
     optimizer = SGD(model.parameters(), lr=0.1)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, float("inf"))
@@ -150,9 +150,9 @@ def test_infinite_gradients_are_not_laundered_by_the_clamp() -> None:
     assert all(torch.equal(bits, before[name]) for name, bits in blip.frozen_bits().items())
 
 
-def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too() -> None:
+def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too(guard: str) -> None:
     model = nn.Linear(200, 100, bias=False)
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     optimizer = SGD(model.parameters(), lr=0.1)
     model.weight.grad = torch.full_like(model.weight, -torch.inf)
@@ -164,8 +164,8 @@ def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too() -> N
         blip.consolidate([torch.randn(8, 200)])
 
 
-def test_good_weights_restored_after_infinite_gradients_are_taken_at_once() -> None:
-    model, blip = protected()
+def test_good_weights_restored_after_infinite_gradients_are_taken_at_once(guard: str) -> None:
+    model, blip = protected(guard=guard)
     good = {name: value.clone() for name, value in model.state_dict().items()}
     optimizer = SGD(model.parameters(), lr=0.1)
     for parameter in model.parameters():
@@ -185,8 +185,8 @@ def test_the_prior_is_solved_for_wherever_the_parameters_live(devices: tuple[str
     assert joined.device.type == (devices[0] if devices else "cpu")
 
 
-def test_a_default_device_other_than_the_models_makes_no_difference() -> None:
-    (_, here), (_, there) = protected(), protected()
+def test_a_default_device_other_than_the_models_makes_no_difference(guard: str) -> None:
+    (_, here), (_, there) = protected(guard=guard), protected(guard=guard)
     task, seeds = [make_task(1)], [torch.Generator().manual_seed(0) for _ in range(2)]
     here.consolidate(task, generator=seeds[0])
     with torch.device("meta"):  # what is made there cannot be read
@@ -230,7 +230,7 @@ def test_damaged_states_are_refused() -> None:
         blip.load_state_dict({"format": 1})
 
 
-def test_a_module_can_be_watched_by_name_and_wrapped_names_are_known() -> None:
+def test_a_module_can_be_watched_by_name_and_wrapped_names_are_known(guard: str) -> None:
     model = Net()
     assert set(BLIP(model, watch="backbone").frozen_bits()) == {
         f"backbone.{k}.{n}" for k in (0, 2) for n in ("weight", "bias")
@@ -240,10 +240,10 @@ def test_a_module_can_be_watched_by_name_and_wrapped_names_are_known() -> None:
     assert set(BLIP(compiled, watch=names).frozen_bits()) == {name for name, _ in model.named_parameters()}
 
 
-def test_layers_without_entries() -> None:
+def test_layers_without_entries(guard: str) -> None:
     with pytest.warns(UserWarning, match="zero-element"):
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 0), nn.Linear(0, 3))
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.consolidate([torch.randn(5, 4)])
     assert 0 < blip.capacity() < 1
     with pytest.raises(ValueError, match="has no values yet"):
@@ -262,9 +262,9 @@ def test_a_wrong_rule_shows_in_the_small_entries_too() -> None:
     assert "disagrees with autograd" in explain(layer, [x], forward)["weight"]
 
 
-def test_consolidate_within_inference_mode() -> None:
+def test_consolidate_within_inference_mode(guard: str) -> None:
     model, task = Net(), make_task(0)
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     with torch.inference_mode():
         blip.consolidate([task])
     assert blip.tasks == 1

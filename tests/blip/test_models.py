@@ -10,6 +10,7 @@ from torch.optim import SGD
 from bitfreeze import BLIP, Rules, diagonal_fisher, information_gain
 from bitfreeze.bits import extra_bits
 from support.protected_nets import (
+    GUARDS,
     RULES,
     Net,
     assert_inside,
@@ -40,9 +41,9 @@ class Tied(nn.Module):
         return self.decode(torch.tanh(self.mix(self.embed(tokens))))
 
 
-def test_a_tied_tensor_is_kept_once() -> None:
+def test_a_tied_tensor_is_kept_once(guard: str) -> None:
     model = Tied()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     tokens = torch.randint(7, (8, 4))
     blip.consolidate([tokens])
     assert list(blip.frozen_bits()) == ["embed.weight", "mix.weight", "mix.bias"]
@@ -54,11 +55,11 @@ def test_a_tied_tensor_is_kept_once() -> None:
     assert model.decode.weight is model.embed.weight
 
 
-def test_parameters_that_do_not_learn_are_measured_and_left_alone() -> None:
+def test_parameters_that_do_not_learn_are_measured_and_left_alone(guard: str) -> None:
     model = Net()
     model.backbone[0].requires_grad_(False)
     before = model.backbone[0].weight.clone()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     for task in range(2):
         train(model, make_task(task), SGD([p for p in model.parameters() if p.requires_grad], lr=1.0))
@@ -69,7 +70,7 @@ def test_parameters_that_do_not_learn_are_measured_and_left_alone() -> None:
     assert blip.frozen_bits()["backbone.0.weight"].any()
 
 
-def test_a_single_name_can_be_watched() -> None:
+def test_a_single_name_can_be_watched(guard: str) -> None:
     model = Net()
     assert list(BLIP(model, watch="backbone.0.weight").frozen_bits()) == ["backbone.0.weight"]
     names = ["heads.1.bias", "backbone.0.weight"]
@@ -115,8 +116,8 @@ def by_data(model: Net) -> None:
 
 
 @pytest.mark.parametrize("rebind", [by_assignment, by_loading, by_data])
-def test_a_rebound_parameter_is_clamped(rebind) -> None:
-    model, blip = protected()
+def test_a_rebound_parameter_is_clamped(rebind, guard: str) -> None:
+    model, blip = protected(guard=guard)
     old = model.backbone[0].weight
     rebind(model)
     assert (model.backbone[0].weight is not old) == (rebind is not by_data)
@@ -125,8 +126,8 @@ def test_a_rebound_parameter_is_clamped(rebind) -> None:
     assert_inside(blip)
 
 
-def test_another_shape_under_a_known_name_is_refused() -> None:
-    model, blip = protected()
+def test_another_shape_under_a_known_name_is_refused(guard: str) -> None:
+    model, blip = protected(guard=guard)
     model.heads[0] = nn.Linear(8, 5)
     before = snapshot(model, blip)
     with pytest.raises(ValueError, match=r"'heads.0.weight' had the shape \[3, 8\] .* has \[5, 8\] now: give .* name"):
@@ -137,11 +138,11 @@ def test_another_shape_under_a_known_name_is_refused() -> None:
 # layouts, precision and device
 
 
-def test_other_memory_layouts() -> None:
+def test_other_memory_layouts(guard: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 4, 2))
     model = model.to(memory_format=torch.channels_last)
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     x = torch.randn(10, 3, 4, 4)
     for _ in range(2):
         blip.consolidate([x])
@@ -150,16 +151,16 @@ def test_other_memory_layouts() -> None:
         assert_inside(blip)
     assert not model[0].weight.is_contiguous()
     plain = copy.deepcopy(blip.model).to(memory_format=torch.contiguous_format)
-    other = BLIP(plain, budget=0.3)
+    other = BLIP(plain, **GUARDS[guard])
     other.load_state_dict(blip.state_dict())
     assert_same(other.intervals(), blip.intervals())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_refused(dtype: torch.dtype) -> None:
+def test_half_precision_is_refused(dtype: torch.dtype, guard: str) -> None:
     with pytest.raises(TypeError, match="cannot hold the bits to be frozen; keep float32 master weights"):
         BLIP(Net().to(dtype))
-    model, blip = protected()
+    model, blip = protected(guard=guard)
     before = blip.state_dict()
     model.to(dtype)
     for act in (blip.clamp_, blip.attach, lambda: blip.consolidate([make_task(0)])):
@@ -212,7 +213,7 @@ def test_float64_from_the_start() -> None:
 
 
 @pytest.mark.parametrize("rules", ["strict", "straight_through"])
-def test_the_state_follows_the_model_to_another_device(rules: str) -> None:
+def test_the_state_follows_the_model_to_another_device(rules: str, guard: str) -> None:
     model, blip = protected(rules=RULES[rules])
     blip.clamp_()
     model.to("meta")

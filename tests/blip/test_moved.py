@@ -10,7 +10,17 @@ from torch.nn.utils import parametrize, prune
 from torch.optim import SGD
 
 from bitfreeze import BLIP
-from support.protected_nets import Net, assert_inside, assert_same, make_task, protected, shift, train, train_sgd
+from support.protected_nets import (
+    GUARDS,
+    Net,
+    assert_inside,
+    assert_same,
+    make_task,
+    protected,
+    shift,
+    train,
+    train_sgd,
+)
 
 
 class LowRank(nn.Module):
@@ -51,8 +61,8 @@ MOVES: dict[str, Callable[[Net], str]] = {"wrapped": wrap, "pruned": pruned, "pa
 
 @pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
 @pytest.mark.parametrize("copied", [False, True], ids=["", "copied"])
-def test_frozen_bits_stay_with_their_parameter(move, copied: bool) -> None:
-    model, blip = protected()
+def test_frozen_bits_stay_with_their_parameter(move, copied: bool, guard: str) -> None:
+    model, blip = protected(guard=guard)
     if copied:
         model, blip = copy.deepcopy((model, blip))
     ends = blip.intervals()["backbone.0.weight"]
@@ -71,10 +81,10 @@ def test_frozen_bits_stay_with_their_parameter(move, copied: bool) -> None:
     assert state["tensors"][name]["tasks"] == 3
 
 
-def test_a_tied_tensor_stays_when_its_first_owner_goes() -> None:
+def test_a_tied_tensor_stays_when_its_first_owner_goes(guard: str) -> None:
     model = Net()
     model.heads[1].weight = model.heads[0].weight
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     train_sgd(model, 0)
     blip.consolidate([make_task(0)])
@@ -86,8 +96,8 @@ def test_a_tied_tensor_stays_when_its_first_owner_goes() -> None:
     assert_inside(blip)
 
 
-def test_a_module_that_is_new_under_an_old_name_is_clamped_when_asked() -> None:
-    model, blip = protected()
+def test_a_module_that_is_new_under_an_old_name_is_clamped_when_asked(guard: str) -> None:
+    model, blip = protected(guard=guard)
     model.backbone[0] = nn.Linear(6, 10)
     shift(model.backbone[0], by=2.0)
     with pytest.raises(RuntimeError, match=r"or modules replaced|call blip\.clamp_\(\)"):
@@ -98,9 +108,9 @@ def test_a_module_that_is_new_under_an_old_name_is_clamped_when_asked() -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_tensor_that_has_grown_is_refused_at_its_first_step(rows: int) -> None:
+def test_a_tensor_that_has_grown_is_refused_at_its_first_step(rows: int, guard: str) -> None:
     model = nn.Sequential(nn.Linear(6, 1, bias=False), nn.Linear(1, 3))
-    blip = BLIP(model)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     train_sgd(model, 0)
     blip.consolidate([make_task(0)])
@@ -110,8 +120,8 @@ def test_a_tensor_that_has_grown_is_refused_at_its_first_step(rows: int) -> None
         optimizer.step()
 
 
-def test_names_of_absent_parameters_are_renamed_too() -> None:
-    model, blip = protected()
+def test_names_of_absent_parameters_are_renamed_too(guard: str) -> None:
+    model, blip = protected(guard=guard)
     head, expected = model.heads[3], blip.frozen_bits()
     del model.heads[3]
     blip.consolidate([make_task(1)])
@@ -119,7 +129,7 @@ def test_names_of_absent_parameters_are_renamed_too() -> None:
     assert list(state["absent"]) == ["heads.3.weight", "heads.3.bias"]
     other = Net()
     del other.heads[3]
-    fresh = BLIP(other, budget=0.3)
+    fresh = BLIP(other, **GUARDS[guard])
     fresh.load_state_dict(state, rename=lambda name: name.replace("heads.3", "tail"))
     other.add_module("tail", head)
     found = fresh.frozen_bits()

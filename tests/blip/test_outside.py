@@ -1,5 +1,7 @@
 """A parameter that left its interval is noticed, with the likely cause, or mended when asked."""
 
+import copy
+
 import pytest
 import torch
 from torch.optim import SGD
@@ -7,6 +9,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from bitfreeze import BLIP
 from support.protected_nets import (
+    GUARDS,
     Net,
     assert_inside,
     assert_same,
@@ -19,25 +22,25 @@ from support.protected_nets import (
 )
 
 
-def never_attached() -> BLIP:
+def never_attached(guard: str) -> BLIP:
     model = Net()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.consolidate([make_task(0)])
     train_sgd(model, 1, rate=50.0)
     return blip
 
 
-def detached() -> BLIP:
-    model, blip = protected()
+def detached(guard: str) -> BLIP:
+    model, blip = protected(guard=guard)
     blip.attach().remove()
     train_sgd(model, 1, rate=50.0)
     return blip
 
 
-def optimizer_rebuilt() -> BLIP:
+def optimizer_rebuilt(guard: str) -> BLIP:
     """Attached to one optimizer, trained with another."""
     model = Net()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     first = SGD(model.parameters(), lr=1.0)
     blip.attach(first)
     train(model, make_task(0), first)
@@ -46,10 +49,10 @@ def optimizer_rebuilt() -> BLIP:
     return blip
 
 
-def best_weights_restored() -> BLIP:
+def best_weights_restored(guard: str) -> BLIP:
     """Those from before the last task ended."""
     model = Net()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     best = {name: value.clone() for name, value in model.state_dict().items()}
     train_sgd(model, 0, rate=5.0)
@@ -59,10 +62,10 @@ def best_weights_restored() -> BLIP:
     return blip
 
 
-def averaged() -> BLIP:
+def averaged(guard: str) -> BLIP:
     """A moving average that began before the last task ended."""
     model = Net()
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.attach()
     average = AveragedModel(model)
     average.update_parameters(model)
@@ -83,18 +86,24 @@ CASES = {
 }
 
 
+OUTSIDE = {
+    "strict": "entries of '.*' lie outside their interval, by up to .*",
+    "directions": r"weights that cost the earlier tasks about .* nats, above the tolerance of 0\.05",
+}
+
+
 @pytest.mark.parametrize(("make", "cause"), CASES.values(), ids=CASES)
-def test_it_is_noticed_with_the_likely_cause(make, cause: str) -> None:
-    blip = make()
+def test_it_is_noticed_with_the_likely_cause(make, cause: str, guard: str) -> None:
+    blip = make(guard)
     before = snapshot(blip.model, blip)
-    with pytest.raises(RuntimeError, match=rf"entries of '.*' lie outside their interval, by up to .*: .*{cause}"):
+    with pytest.raises(RuntimeError, match=rf"{OUTSIDE[guard]}: .*{cause}"):
         blip.consolidate([make_task(1)])
     assert_same(snapshot(blip.model, blip), before)
 
 
 @pytest.mark.parametrize("make", [case[0] for case in CASES.values()], ids=CASES)
 def test_it_is_mended_by_clamping(make) -> None:
-    blip = make()
+    blip = make("strict")
     ends = blip.intervals()
     expected = {name: torch.clamp(dict(blip.model.named_parameters())[name], *ends[name]).detach() for name in ends}
     blip.consolidate([make_task(1)], outside="mend")
@@ -104,15 +113,26 @@ def test_it_is_mended_by_clamping(make) -> None:
         assert ((ends[name][0] <= low) & (high <= ends[name][1])).all()
 
 
-def test_clamp_after_restoring_is_enough() -> None:
-    blip = best_weights_restored()
+@pytest.mark.parametrize("make", [case[0] for case in CASES.values()], ids=CASES)
+def test_it_is_mended_along_directions_as_clamp_does(make) -> None:
+    blip = make("directions")
+    twin = copy.deepcopy(blip)
+    assert blip.drift() > 0.05
+    twin.clamp_()
+    blip.consolidate([make_task(1)], outside="mend")
+    assert twin.drift() <= 0.05
+    assert_same(dict(blip.model.state_dict()), dict(twin.model.state_dict()))
+
+
+def test_clamp_after_restoring_is_enough(guard: str) -> None:
+    blip = best_weights_restored(guard)
     blip.clamp_()
     blip.consolidate([make_task(1)])
     assert_inside(blip)
 
 
-def test_restoring_weights_of_the_same_task_is_always_inside() -> None:
-    model, blip = protected()
+def test_restoring_weights_of_the_same_task_is_always_inside(guard: str) -> None:
+    model, blip = protected(guard=guard)
     train_sgd(model, 1)
     best = {name: value.clone() for name, value in model.state_dict().items()}
     train_sgd(model, 1)
@@ -131,8 +151,8 @@ def test_the_message_counts_the_entries_and_the_worst_distance() -> None:
         blip.consolidate([make_task(0)])
 
 
-def test_mending_leaves_the_model_alone_when_something_else_is_wrong() -> None:
-    model, blip = protected()
+def test_mending_leaves_the_model_alone_when_something_else_is_wrong(guard: str) -> None:
+    model, blip = protected(guard=guard)
     shift(model)
     before = snapshot(model, blip)
     with pytest.raises(ValueError, match="no samples"):
@@ -140,10 +160,10 @@ def test_mending_leaves_the_model_alone_when_something_else_is_wrong() -> None:
     assert_same(snapshot(model, blip), before)
 
 
-def test_a_replaced_submodule_does_not_go_unnoticed() -> None:
-    model, blip = protected()
+def test_a_replaced_submodule_does_not_go_unnoticed(guard: str) -> None:
+    model, blip = protected(guard=guard)
     model.backbone[0] = torch.nn.Linear(6, 10)
     shift(model.backbone[0], by=2.0)
     train_sgd(model, 1)
-    with pytest.raises(RuntimeError, match=r"'backbone\.0\.(weight|bias)' lie outside their interval"):
+    with pytest.raises(RuntimeError, match=OUTSIDE[guard]):
         blip.consolidate([make_task(1)])

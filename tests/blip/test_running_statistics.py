@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from bitfreeze import BLIP
-from support.protected_nets import make_task, train
+from support.protected_nets import GUARDS, make_task, train
 
 KINDS = {
     "batch norm": lambda: nn.BatchNorm1d(8),
@@ -49,9 +49,9 @@ def test_they_stand_still_where_watch_gives_names(watch) -> None:
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_they_stand_still_after_the_first_task(make) -> None:
+def test_they_stand_still_after_the_first_task(make, guard: str) -> None:
     model = network(make())
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     blip.attach()
     fresh = statistics(model)
     learn(model, 0)
@@ -79,9 +79,9 @@ def test_without_it_there_is_a_warning_and_they_move(make) -> None:
     assert not same(statistics(model), first)
 
 
-def test_modules_without_running_statistics_are_no_matter() -> None:
+def test_modules_without_running_statistics_are_no_matter(guard: str) -> None:
     model = nn.Sequential(network(nn.GroupNorm(2, 8)), nn.LayerNorm(3), nn.Dropout(0.5))
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     blip.consolidate([make_task(0)])
     model.train()
     assert all(module.training for module in model.modules())
@@ -99,26 +99,26 @@ def test_what_is_not_watched_is_left_alone() -> None:
     assert model[1].training
 
 
-def test_they_are_held_when_a_state_is_loaded_into_a_new_blip() -> None:
+def test_they_are_held_when_a_state_is_loaded_into_a_new_blip(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     learn(model, 0)
     blip.consolidate([make_task(0)])
     other = network(nn.BatchNorm1d(8))
     other.load_state_dict(model.state_dict())
     with pytest.warns(UserWarning, match="running statistics"):
-        free = BLIP(other)
+        free = BLIP(other, **GUARDS[guard])
     with pytest.raises(ValueError, match=r"same settings, got freeze_statistics=True there, False here"):
         free.load_state_dict(blip.state_dict())
-    BLIP(other, freeze_statistics=True).load_state_dict(blip.state_dict())
+    BLIP(other, freeze_statistics=True, **GUARDS[guard]).load_state_dict(blip.state_dict())
     before = statistics(other)
     learn(other, 1)
     assert same(statistics(other), before)
 
 
-def test_they_are_held_in_a_copy_by_its_own_module() -> None:
+def test_they_are_held_in_a_copy_by_its_own_module(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     learn(model, 0)
     blip.consolidate([make_task(0)])
     twin, _ = copy.deepcopy((model, blip))
@@ -130,10 +130,10 @@ def test_they_are_held_in_a_copy_by_its_own_module() -> None:
     assert model[1].training  # train() of the copy is not that of the original
 
 
-def test_a_compiled_model_holds_them_too() -> None:
+def test_a_compiled_model_holds_them_too(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
     compiled = torch.compile(model, backend="eager")
-    blip = BLIP(compiled, freeze_statistics=True)
+    blip = BLIP(compiled, freeze_statistics=True, **GUARDS[guard])
     for task in range(2):
         compiled.train()
         train(compiled, make_task(task), SGD(compiled.parameters(), lr=0.1))
@@ -143,9 +143,9 @@ def test_a_compiled_model_holds_them_too() -> None:
     assert same(statistics(model), first)
 
 
-def test_a_failed_first_consolidate_does_not_hold_them() -> None:
+def test_a_failed_first_consolidate_does_not_hold_them(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     with pytest.raises(ValueError, match="no samples"):
         blip.consolidate([])
     before = statistics(model)
@@ -153,18 +153,18 @@ def test_a_failed_first_consolidate_does_not_hold_them() -> None:
     assert not same(statistics(model), before)
 
 
-def test_a_state_from_before_the_first_task_does_not_hold_them() -> None:
+def test_a_state_from_before_the_first_task_does_not_hold_them(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
-    blip = BLIP(model, freeze_statistics=True)
-    blip.load_state_dict(BLIP(network(nn.BatchNorm1d(8)), freeze_statistics=True).state_dict())
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
+    blip.load_state_dict(BLIP(network(nn.BatchNorm1d(8)), freeze_statistics=True, **GUARDS[guard]).state_dict())
     before = statistics(model)
     learn(model, 0)
     assert not same(statistics(model), before)
 
 
-def test_going_back_to_before_the_first_task_lets_them_go() -> None:
+def test_going_back_to_before_the_first_task_lets_them_go(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     start = blip.state_dict()
     learn(model, 0)
     blip.consolidate([make_task(0)])
@@ -175,10 +175,10 @@ def test_going_back_to_before_the_first_task_lets_them_go() -> None:
     assert not same(statistics(model), before)
 
 
-def test_the_model_has_no_extra_keys() -> None:
+def test_the_model_has_no_extra_keys(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
     keys = list(model.state_dict())
-    blip = BLIP(model, freeze_statistics=True)
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
     blip.attach()
     blip.consolidate([make_task(0)])
     assert list(model.state_dict()) == keys

@@ -10,6 +10,7 @@ from torch.optim import SGD
 
 from bitfreeze import BLIP, Rules
 from support.protected_nets import (
+    GUARDS,
     RULES,
     Net,
     assert_inside,
@@ -63,11 +64,11 @@ def test_a_run_goes_on_bit_for_bit_from_what_was_saved(rules: str) -> None:
     assert resumed.tasks == 4
 
 
-def test_loading_works_in_any_order_and_before_attaching() -> None:
-    model, blip = protected()
+def test_loading_works_in_any_order_and_before_attaching(guard: str) -> None:
+    model, blip = protected(guard=guard)
     weights, state = model.state_dict(), blip.state_dict()
     other = Net(seed=9)
-    resumed = BLIP(other, budget=0.3)
+    resumed = BLIP(other, **GUARDS[guard])
     resumed.load_state_dict(state)
     other.load_state_dict(weights)
     resumed.attach()
@@ -78,10 +79,10 @@ def test_loading_works_in_any_order_and_before_attaching() -> None:
     assert_inside(resumed)
 
 
-def test_the_state_is_a_copy() -> None:
-    model, blip = protected()
+def test_the_state_is_a_copy(guard: str) -> None:
+    model, blip = protected(guard=guard)
     state, bits = blip.state_dict(), blip.frozen_bits()
-    other = BLIP(Net(), budget=0.3)
+    other = BLIP(Net(), **GUARDS[guard])
     other.load_state_dict(state)
     for tensors in (*state["tensors"].values(), bits):
         for value in tensors.values():
@@ -105,8 +106,8 @@ def test_the_solved_prior_is_saved_and_used_again() -> None:
     assert report.tensors["heads.4.weight"].frozen > 0
 
 
-def test_a_state_from_before_the_first_task() -> None:
-    blip = BLIP(Net())
+def test_a_state_from_before_the_first_task(guard: str) -> None:
+    blip = BLIP(Net(), **GUARDS[guard])
     other = BLIP(Net(seed=1))
     other.load_state_dict(through_a_file(blip.state_dict()))
     blip.attach()
@@ -115,10 +116,10 @@ def test_a_state_from_before_the_first_task() -> None:
     assert_same(other.intervals()["heads.0.bias"], blip.intervals()["heads.0.bias"])
 
 
-def test_parameters_that_the_state_does_not_know_start_anew() -> None:
-    _, blip = protected()
+def test_parameters_that_the_state_does_not_know_start_anew(guard: str) -> None:
+    _, blip = protected(guard=guard)
     larger = Net(tasks=6)
-    other = BLIP(larger, budget=0.3)
+    other = BLIP(larger, **GUARDS[guard])
     other.load_state_dict(blip.state_dict())
     larger.load_state_dict(blip.model.state_dict(), strict=False)
     report = other.consolidate([make_task(1)], forward=lambda x: larger(x, 5))
@@ -145,9 +146,9 @@ def new_name(name: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["function", "mapping"])
-def test_renaming(way: str) -> None:
-    _, blip = protected()
-    other = BLIP(Renamed(), budget=0.3)
+def test_renaming(way: str, guard: str) -> None:
+    _, blip = protected(guard=guard)
+    other = BLIP(Renamed(), **GUARDS[guard])
     names = {name: new_name(name) for name in blip.frozen_bits()}
     other.load_state_dict(blip.state_dict(), rename=new_name if way == "function" else names)
     expected = {new_name(name): value for name, value in blip.frozen_bits().items()}
@@ -156,12 +157,12 @@ def test_renaming(way: str) -> None:
     assert_inside(other)
 
 
-def test_a_mapping_may_name_only_what_changed() -> None:
-    model, blip = protected()
+def test_a_mapping_may_name_only_what_changed(guard: str) -> None:
+    model, blip = protected(guard=guard)
     other = Net()
     other.add_module("tail", other.heads[3])
     del other.heads[3]
-    fresh = BLIP(other, budget=0.3)
+    fresh = BLIP(other, **GUARDS[guard])
     names = {"heads.3.weight": "tail.weight", "heads.3.bias": "tail.bias"}
     fresh.load_state_dict(blip.state_dict(), rename=names)
     expected = {names.get(name, name): value for name, value in blip.frozen_bits().items()}
@@ -230,25 +231,25 @@ def test_straight_through_saves_no_residual_of_weights_that_were_overwritten() -
     assert not any("residual" in saved for saved in blip.state_dict()["tensors"].values())
 
 
-def test_a_renaming_that_merges_two_tensors_is_refused() -> None:
-    _, blip = protected()
+def test_a_renaming_that_merges_two_tensors_is_refused(guard: str) -> None:
+    _, blip = protected(guard=guard)
     state = blip.state_dict()
     with pytest.raises(ValueError, match="rename must give each saved tensor a name of its own"):
         blip.load_state_dict(state, rename=lambda name: "backbone.0.weight")
 
 
-def stranger_with(state: dict[str, Any]) -> tuple[Net, BLIP]:
+def stranger_with(state: dict[str, Any], guard: str) -> tuple[Net, BLIP]:
     """A network whose weights are others than those that the state was saved with."""
     model = Net(seed=1)
-    blip = BLIP(model, budget=0.3)
+    blip = BLIP(model, **GUARDS[guard])
     blip.load_state_dict(state)
     blip.attach()
     return model, blip
 
 
-def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step() -> None:
+def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step(guard: str) -> None:
     """Forgotten model weights would be clipped into the intervals of others, and all that was learned be lost."""
-    model, blip = protected()
+    model, blip = protected(guard=guard)
     stranger, fresh = stranger_with(blip.state_dict())
     train_sgd(model, 1, steps=1)  # a step of others is no reason to look
     before = [parameter.detach().clone() for parameter in stranger.parameters()]
@@ -260,8 +261,8 @@ def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step() -
     assert_inside(fresh)
 
 
-def test_clamping_says_that_weights_are_meant_to_be_clipped() -> None:
-    stranger, fresh = stranger_with(protected()[1].state_dict())
+def test_clamping_says_that_weights_are_meant_to_be_clipped(guard: str) -> None:
+    stranger, fresh = stranger_with(protected(guard=guard)[1].state_dict())
     fresh.clamp_()
     train_sgd(stranger, 1)
     assert_inside(fresh)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules
+from bitfreeze.blip.directions import Directions
 from bitfreeze.blip.rules import WeightRules
 
 RULES = {
@@ -19,6 +20,12 @@ RULES = {
     "text": Rules.text(),
     "algorithm1": Rules.text(algorithm1=True),
     "straight_through": Rules.text(straight_through=True),
+}
+
+# settings of a BLIP for behaviour that all guards share
+GUARDS: dict[str, dict[str, Any]] = {
+    "strict": {"rules": Rules.strict(), "budget": 0.3},
+    "directions": {"rules": Rules.directions(strongest=None, every=1), "tolerance": 0.05},
 }
 
 
@@ -73,9 +80,12 @@ def train_sgd(model: nn.Module, seed: int, rate: float = 1.0, steps: int = 5) ->
 
 
 def protected(seed: int = 0, **settings: Any) -> tuple[Net, BLIP]:
-    """A network that has learned one task, attached to a BLIP that watches all of it."""
+    """A network that has learned one task, attached to a BLIP that watches all of it. By default the rules are strict.
+
+    ``guard`` in ``settings`` is a key of GUARDS.
+    """
     model = Net(seed)
-    blip = BLIP(model, **{"budget": 0.3, **settings})
+    blip = BLIP(model, **{**GUARDS[settings.pop("guard", "strict")], **settings})
     blip.attach()
     train_sgd(model, 0)
     blip.consolidate([make_task(0)])
@@ -100,11 +110,23 @@ def intervals_from_state(blip: BLIP) -> dict[str, tuple[Tensor, Tensor]]:
 def assert_inside(blip: BLIP, slack: float = 0.0) -> None:
     intervals = blip.intervals()
     for name, value in watched(blip).items():
-        low, high = intervals[name]
-        assert ((low - slack <= value) & (value <= high + slack)).all(), name
+        if name in intervals:
+            low, high = intervals[name]
+            assert ((low - slack <= value) & (value <= high + slack)).all(), name
+    if isinstance(blip._tensors, Directions):
+        for name, layer in blip._tensors.layers.items():
+            assert layer.turning.is_complete, f"the coordinates of '{name}' do not tell all"
+            beyond = layer.turning.turn(layer.change()).abs() - layer.radius
+            assert (beyond <= slack + ROUNDING[layer.radius.dtype]).all(), (name, beyond.max())
+
+
+ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-12}  # of turned weights that were moved from far away
 
 
 def entries_at_an_end(blip: BLIP) -> int:
+    """Entries at an end of their interval; of layers held along directions, coordinates at their edge."""
+    if isinstance(blip._tensors, Directions):
+        return sum(layer.at_edge() for layer in blip._tensors.layers.values())
     intervals = blip.intervals()
     return sum(
         int(((value == intervals[name][0]) | (value == intervals[name][1])).sum())
@@ -133,6 +155,7 @@ def snapshot(model: nn.Module, blip: BLIP) -> dict[str, Any]:
 def assert_same(found: Any, expected: Any, where: str = "") -> None:
     """Bitwise equality of nested containers; NaN equals NaN."""
     if isinstance(expected, Tensor):
+        assert isinstance(found, Tensor), where
         assert found.dtype == expected.dtype, where
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{where}: {m}")
     elif isinstance(expected, dict):

@@ -18,7 +18,7 @@ from ..fisher.factors import find_factors, joined_parameters, joined_shape
 from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import SecondMoments, TurnedFisher
 from ..model.parameters import Slot, Watch
-from ..model.ranks import Ranks
+from ..model.ranks import Ranks, current_ranks
 from . import checks
 from .bounds import bound_of
 from .guards import Look, Measured
@@ -62,21 +62,27 @@ class Directions(WatchedTensors[HeldTensor]):
     # training
 
     def bind(self) -> None:
+        known = {**self.absent, **self.states}
+        weights = {name: known.get(name) for name in self.turnings}
         super().bind()
-        self._bind_layers()
+        names = {id(state): name for name, state in self.states.items()}
+        moved = {name: names.get(id(weight), name) for name, weight in weights.items()}
+        self.turnings = {moved[name]: turning for name, turning in self.turnings.items()}
+        self._bind_layers({moved[name]: layer for name, layer in self.layers.items()})
 
-    def _bind_layers(self) -> None:
+    def _bind_layers(self, former: Mapping[str, TurnedLayer]) -> None:
         """Find the weight and bias of each set of coordinates. A layer that came apart is held entry by entry."""
-        paces = {name: (layer.pace, layer.since) for name, layer in self.layers.items()}
         self.layers = {}
         joined = self._joined_layers()
         for name, turning in list(self.turnings.items()):
             assert self.prior is not None
-            if name in joined:
-                weight, bias = joined[name]
-                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces.get(name, ()))
+            weight, bias = joined.get(name, (None, None))
+            if weight is not None and turning.fits(weight.local, has_bias=bias is not None):
+                layer = former.get(name)
+                paces = () if layer is None else (layer.pace, layer.since)
+                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
             elif name in self.states:
-                self._come_apart(name, self.turnings.pop(name))
+                self._come_apart(name, self.turnings.pop(name), former.get(name))
 
     def _joined_layers(self) -> Layers:
         """States of weight and bias of the layers that can be held along directions, by the name of the weight."""
@@ -95,14 +101,21 @@ class Directions(WatchedTensors[HeldTensor]):
                 found[name] = state, (parts[1] if len(parts) > 1 else None)
         return found
 
-    def _come_apart(self, name: str, turning: Turning) -> None:
-        """Spread the Fisher of a layer over its entries: its bias is gone, it was sharded, or it was tied."""
+    def _come_apart(self, name: str, turning: Turning, former: TurnedLayer | None) -> None:
+        """Spread the Fisher of a layer over its entries: its bias is gone, or it was pruned, sharded or tied."""
         weight = self.states[name]
-        if weight.centre is None:
-            return
-        spread = turning.spread()[..., : weight.local[0].numel()].reshape(weight.centre.shape)
-        weight.fisher = spread if weight.fisher is None else weight.fisher + spread
-        weight.forget_caches()
+        width = turning.inputs.shape[1]
+        inputs = width if weight.shape is None else weight.shape[1:].numel()
+        parts = [weight, *self._biases_of(weight)] if former is None else former.parts
+        for part, spread in zip(parts, torch.split(turning.spread(), [inputs, width - inputs], -1), strict=False):
+            if part.centre is not None and part.shape is not None and spread.numel():
+                own = part.layout.part(spread.reshape(part.shape)).to(part.centre)
+                part.fisher = own if part.fisher is None else part.fisher + own
+                part.forget_caches()
+
+    def _biases_of(self, weight: HeldTensor) -> list[HeldTensor]:
+        module, rows = weight.slot.module, None if weight.shape is None else weight.shape[:1]
+        return [state for state in self.states.values() if state.slot.module is module and state.shape == rows]
 
     @torch.no_grad()
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
@@ -119,6 +132,8 @@ class Directions(WatchedTensors[HeldTensor]):
         for state in held:
             if id(state) not in in_layers:
                 state.hold_()
+        for state in held if optimizer is not None else ():
+            state.note_step()
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
@@ -144,18 +159,26 @@ class Directions(WatchedTensors[HeldTensor]):
     def frozen_bits(self) -> dict[str, Tensor]:
         bits = super().frozen_bits()
         for layer in self.layers.values():
-            for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True):
-                bits[part.slot.name] = bits_of(fisher, layer.prior, part.bound, part.depth)
+            if all(part.slot.find() is not None for part in layer.parts):
+                for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True):
+                    if part.slot.name in bits:
+                        bits[part.slot.name] = bits_of(fisher, layer.prior, part.bound, part.depth)
         return bits
 
     # what was lost
 
     def drift(self) -> float:
-        """Estimated nats a sample that the earlier tasks have lost since the last one ended."""
+        """Estimated nats a sample that the earlier tasks have lost since the last one ended.
+
+        Where parameters are sharded over ranks, all ranks call this together.
+        """
+        self.bind_if_moved()
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
-        costs = [layer.cost() for layer in self.layers.values()]
-        costs += [state.cost() for state in self.states.values() if id(state) not in in_layers]
-        return float(sum(costs)) / self.positions
+        alone = [state for state in self.states.values() if id(state) not in in_layers]
+        ranks = current_ranks(any(state.layout.sharded for state in alone))
+        costs = [layer.cost() for layer in self.layers.values() if ranks.leads]
+        costs += [state.cost() for state in alone if state.layout.counts_here(ranks)]
+        return float(sum(ranks.gather(float(sum(costs))))) / self.positions
 
     def require_own_weights(self) -> None:
         """Refuse weights that do not belong to the state that was loaded."""
@@ -169,14 +192,16 @@ class Directions(WatchedTensors[HeldTensor]):
     def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
         """Move weights into their intervals. Returns their former values.
 
-        Between two clamps along all directions, training may leave the intervals. Without training, weights that cost
-        more than all coordinates at their edges would are refused, unless ``outside`` is "mend".
+        Between two clamps along all directions, training may leave the intervals. Weights that were not trained, or
+        were edited after the last step, and cost more than all coordinates at their edges would, are refused, unless
+        ``outside`` is "mend".
         """
         checks.require_outside(outside)
         if self.prior is None:
             return {}
         lost = self.drift()
-        if outside == "raise" and lost > self.tolerance and not trained:
+        edited = any(state.was_edited for state in self.states.values())
+        if outside == "raise" and lost > self.tolerance and (edited or not trained):
             raise RuntimeError(
                 f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
                 f"nats, above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
@@ -198,7 +223,9 @@ class Directions(WatchedTensors[HeldTensor]):
         positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
         prior = 2 * self.tolerance * positions / max(1, entries) if self.prior is None else self.prior
-        end = TaskEnd(self.states, self.turnings, prior, self.rules.fisher, ranks)
+        idle = [name for name in idle if not any(estimate.values[part].any() for part in _names(*layers[name]))]
+        apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
+        end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.fisher, ranks)
         for name, turning in turns.items():
             end.add_layer(name, *layers[name], turning, found[name], self.layers.get(name))
         for name in idle:
@@ -216,7 +243,7 @@ class Directions(WatchedTensors[HeldTensor]):
             name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
             for name, turning in turns.items()
         }
-        skip = [part.slot.name for name in turns for part in layers[name] if part is not None]
+        skip = [part for name in turns for part in _names(*layers[name])]
         statistics = {layers[name][0].slot.module: [statistic] for name, statistic in found.items()}
         return look(statistics=statistics, skip=skip), found
 
@@ -246,8 +273,7 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def commit(self, measured: Measured) -> None:
         self.states, self.turnings, self.prior, self.positions = measured.after
-        self.layers = {}  # a new task begins at pace 1
-        self._bind_layers()
+        self._bind_layers({})  # a new task begins at pace 1
 
     # saving
 
@@ -266,12 +292,19 @@ class Directions(WatchedTensors[HeldTensor]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
-        self.prior, self.positions = state["prior"], state["positions"]
+        turnings = {new_name(name): Turning.loaded(saved) for name, saved in state["directions"].items()}
         super().load_state_dict(state, new_name)
+        self.prior, self.positions, self.turnings = state["prior"], state["positions"], turnings
         for held in (*self.states.values(), *self.absent.values()):
             held.prior = self.prior
-        self.turnings = {new_name(name): Turning.loaded(saved) for name, saved in state["directions"].items()}
-        self._bind_layers()
+        self._bind_layers({})
+        paces = {new_name(name): pace for name, pace in state["paces"].items()}
+        for name, layer in self.layers.items():
+            layer.pace, layer.since = paces[name]
+
+
+def _names(*parts: HeldTensor | None) -> list[str]:
+    return [part.slot.name for part in parts if part is not None]
 
 
 def _is_depthwise(layer: nn.Module) -> bool:

@@ -25,6 +25,7 @@ class HeldTensor(WatchedTensor):
     centre: Tensor | None = None
     fisher: Tensor | None = None
     radius: Tensor | None = None  # cache
+    version: int | None = None  # of the parameter after its last step; None if it was not stepped since the task ended
 
     SAVED: ClassVar[tuple[str, ...]] = ("bound",)
     TENSORS: ClassVar[tuple[str, ...]] = ("centre", "fisher")
@@ -67,6 +68,15 @@ class HeldTensor(WatchedTensor):
         count = int((distance > slack_of(self.centre)).sum())
         return count, distance.max().item() if count else 0.0
 
+    def note_step(self) -> None:
+        """Note that the parameter is as a step and the clamp after it have left it."""
+        self.version = None if self.layout.sharded else self.local._version
+
+    @property
+    def was_edited(self) -> bool:
+        """Whether the parameter was changed since its last step: restored, averaged or replaced."""
+        return self.version is not None and self.version != self.local._version
+
     def at_edge(self) -> int:
         """Number of entries at the edge of their interval."""
         return int((self.change().abs() >= AT_EDGE * self.current_radius()).sum())
@@ -81,7 +91,15 @@ class HeldTensor(WatchedTensor):
     def after_task(self, fisher: Tensor | None, prior: float) -> Self:
         """The state after a task, with the Fisher of all tasks. The old state stays as it is."""
         centre = self.local.detach().clone(memory_format=torch.contiguous_format)
-        return replace(self, tasks=self.tasks + 1, prior=prior, centre=centre, fisher=fisher, radius=None)
+        return replace(
+            self,
+            tasks=self.tasks + 1,
+            prior=prior,
+            centre=centre,
+            fisher=fisher,
+            radius=None,
+            version=None,
+        )
 
     def frozen_bits(self) -> Tensor:
         if self.fisher is None or self.prior is None:

@@ -1,6 +1,6 @@
 """The end of a task for ``Directions``: states of layers and tensors after it, and their reports."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ class TaskEnd:
 
     before: Mapping[str, HeldTensor]
     turnings_before: Mapping[str, Turning]
+    apart: Iterable[TurnedLayer]  # held along directions so far, entry by entry from now on
     prior: float
     over_tasks: str  # Fisher of all tasks: ``sum`` or ``mean``
     ranks: Ranks
@@ -32,6 +33,13 @@ class TaskEnd:
     counts: dict[str, Tensor] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)
     edges: dict[str, int | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fisher_apart = {
+            part.slot.name: fisher
+            for layer in self.apart
+            for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True)
+        }
 
     def add_layer(
         self, name: str, weight: HeldTensor, bias: HeldTensor | None, turning: Turning, found: TurnedFisher,
@@ -46,9 +54,11 @@ class TaskEnd:
         )  # fmt: skip
         groups, outputs, _ = found.shape
         fishers = [
-            part.fisher.reshape(groups, outputs, -1).to(task.turned) for part in parts if part.fisher is not None
+            (torch.zeros_like(part.local) if part.fisher is None else part.fisher).reshape(groups, outputs, -1)
+            for part in parts
         ]
-        rest_before = torch.cat(fishers, -1) if len(fishers) == len(parts) else None
+        held_before = any(part.fisher is not None for part in parts)
+        rest_before = torch.cat(fishers, -1).detach().to(task.turned) if held_before else None
         before = self.turnings_before.get(name)
         carried, carried_rest = carry_over(None if before is None else before.to(task.turned), rest_before, task)
         turned = self._sum(carried, task.turned, weight.tasks)
@@ -76,12 +86,10 @@ class TaskEnd:
 
     def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
         """Add a tensor that is held entry by entry."""
-        old = torch.zeros_like(fisher) if state.fisher is None else state.fisher.to(fisher)
-        if name in self.turnings_before:  # held along directions so far
-            spread = self.turnings_before[name].to(fisher).spread()[..., : fisher[0].numel()]
-            old = old + spread.reshape(fisher.shape)
+        before = self.fisher_apart.get(name, state.fisher)
+        old = torch.zeros_like(fisher) if before is None else before.to(fisher)
         total = self._sum(old, fisher, state.tasks)
-        edge = None if state.centre is None or state.fisher is None else int(state.at_edge())
+        edge = None if state.fisher is None or name in self.fisher_apart else state.at_edge()
         self._take(state.after_task(total, self.prior))
         self._count(name, state, [(old, total, fisher)], way, edge)
 
@@ -106,15 +114,18 @@ class TaskEnd:
             self.counts[name] = bit_counts(before, after, touched, state.depth)
         else:
             self.counts[name] = torch.zeros(3, state.depth + 1, dtype=torch.int64)
+            edge = None if edge is None else 0
         self.ways[name], self.edges[name] = way, edge
 
     def measured(self, estimate: FisherEstimate, positions: float) -> Measured:
         names = [name for name in self.before if name in self.counts]
         counts = self.ranks.sum_(torch.stack([self.counts[name] for name in names]))
+        edges = self.ranks.sum_(torch.tensor([self.edges[name] or 0 for name in names], device="cpu"))
         reports: dict[str, TensorReport] = {}
         for k, name in enumerate(names):
             label = name.removesuffix(".weight") if name in self.turnings else name
-            reports[label] = tensor_report(label, self.before[name].depth, self.ways[name], counts[k], self.edges[name])
+            edge = None if self.edges[name] is None else int(edges[k])
+            reports[label] = tensor_report(label, self.before[name].depth, self.ways[name], counts[k], edge)
         states = {name: self.states[name] for name in self.before}
         after: Any = states, self.turnings, self.prior, positions
         return Measured(after, reports, counts[:, 0].sum(0).tolist(), estimate)

@@ -89,17 +89,15 @@ class TurnedLayer:
         turned = self.turning.turn(change)
         clamped = turned.clamp(-self.radius, self.radius)
         undone = _cost(self.turning.fisher, turned) - _cost(self.turning.fisher, clamped)
-        if self.turning.is_complete:
-            held = change.sub_(self.turning.turn_back(turned.sub_(clamped)))
-        else:
+        excess = self.turning.turn_back(turned - clamped)
+        if not self.turning.is_complete:
             rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
-            undone = undone + _cost(fisher, rest)
             radius = radius_of(fisher, self.prior)
-            undone = undone - _cost(fisher, rest.clamp_(-radius, radius))
-            held = rest.add_(self.turning.turn_back(clamped))
-        for part, value in zip(self.parts, self._split(held, -1), strict=True):
-            assert part.centre is not None
-            torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
+            clamped = rest.clamp(-radius, radius)
+            undone = undone + _cost(fisher, rest) - _cost(fisher, clamped)
+            excess += rest.sub_(clamped)
+        for part, value in zip(self.parts, self._split(excess, -1), strict=True):
+            part.local.sub_(value.reshape(part.local.shape))  # weights that are inside stay as they are, to the bit
         return undone
 
     @torch.no_grad()

@@ -47,6 +47,11 @@ class Turning:
         """Whether the directions span all weights, so that nothing is left to hold entry by entry."""
         return self.inputs.shape[1] == self.inputs.shape[2] and self.outputs.shape[1] == self.outputs.shape[2]
 
+    def fits(self, weight: Tensor, *, has_bias: bool) -> bool:
+        """Whether these are coordinates of a layer with a weight like this one."""
+        groups, outputs = self.outputs.shape[:2]
+        return weight.shape[0] == groups * outputs and weight[0].numel() + has_bias == self.inputs.shape[1]
+
     def turn(self, change: Tensor) -> Tensor:
         """Weights [g, o, i] in turned coordinates [g, k, j]."""
         return self.outputs.mT @ change @ self.inputs
