@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules, diagonal_fisher
 from bitfreeze.lab.methods.pull import pull
-from bitfreeze.lab.runs.environment import code_version
+from bitfreeze.lab.runs.provenance import code_version
 
 Forward = Callable[[Any], Any]
 

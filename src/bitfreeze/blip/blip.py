@@ -31,7 +31,7 @@ from .looking import Looker
 from .rules import DirectionRules, Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
 
-TOLERANCE = 0.5  # nats a sample
+TOLERANCE = 0.1  # nats a sample
 BUDGET = 0.1  # of the bits in use
 
 
@@ -42,8 +42,9 @@ class BLIP:
         model: any nn.Module with float32 or float64 parameters.
         watch: the part whose parameters are protected, or a list of parts and parameter names. Default: all of it.
         tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, if every
-            coordinate went to the edge of its interval. Smaller keeps more and learns less.
-        rules: how intervals follow from the Fisher. Default: ``Rules.directions()``.
+            coordinate went to the edge of its interval; 0.1 by default. Smaller keeps more and learns less.
+        rules: how intervals follow from the Fisher. Default: ``Rules.directions()``, or ``Rules.strict()`` if a budget
+            or a prior is given.
         bits: depth N to which a parameter is resolved, 1 to 23.
         budget: rules by weight only: share of the bits of parameters in use that the first task may freeze, 0.1 by
             default. The prior follows from it.
@@ -420,4 +421,4 @@ def _plain(value: float | None) -> float | None:
 
 def default_rules(budget: float | None, prior: float | None) -> Rules:
     """Rules of a BLIP that is given none: by weight where a setting of those rules is given."""
-    return Rules.strict()
+    return Rules.directions() if budget is None and prior is None else Rules.strict()
