@@ -36,7 +36,7 @@ def test_a_copy_is_attached_and_independent(way: str, guard: str) -> None:
     assert twin.model is not model
     assert_same(twin.state_dict(), blip.state_dict())
     before = snapshot(model, blip)
-    shift(twin.model)
+    shift(twin.model, by=2.0)
     train_sgd(twin.model, 1, rate=10.0)
     assert_inside(twin)
     assert entries_at_an_end(twin) > 0

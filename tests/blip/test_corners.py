@@ -138,6 +138,12 @@ def test_half_precision_after_attach_is_noticed(guard: str) -> None:
         blip.clamp_()
 
 
+NOT_FINITE = {  # one infinite entry makes all of a layer NaN in other coordinates, which no clamp makes finite
+    "strict": "has had NaN or infinite entries after a step, which the clamp made finite",
+    "directions": "has NaN or infinite entries: restore the last good weights",
+}
+
+
 def test_infinite_gradients_are_not_laundered_by_the_clamp(guard: str) -> None:
     model, blip = protected(guard=guard)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -145,7 +151,7 @@ def test_infinite_gradients_are_not_laundered_by_the_clamp(guard: str) -> None:
         parameter.grad = torch.full_like(parameter, float("inf"))
     optimizer.step()
     before = blip.frozen_bits()
-    with pytest.raises(ValueError, match="infinite entries after a step, which the clamp made finite"):
+    with pytest.raises(ValueError, match=NOT_FINITE[guard]):
         blip.consolidate([make_task(1)])
     assert all(torch.equal(bits, before[name]) for name, bits in blip.frozen_bits().items())
 
@@ -160,7 +166,7 @@ def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too(guard:
     model.weight.grad.zero_()
     for _ in range(60):
         optimizer.step()
-    with pytest.raises(ValueError, match="which the clamp made finite"):
+    with pytest.raises(ValueError, match=NOT_FINITE[guard]):
         blip.consolidate([torch.randn(8, 200)])
 
 
@@ -171,7 +177,7 @@ def test_good_weights_restored_after_infinite_gradients_are_taken_at_once(guard:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, float("inf"))
     optimizer.step()
-    with pytest.raises(ValueError, match=r"and \d+ more has had NaN or infinite entries"):
+    with pytest.raises(ValueError, match=NOT_FINITE[guard]):
         blip.consolidate([make_task(1)])
     model.load_state_dict(good)
     assert blip.consolidate([make_task(1)]).task == 2

@@ -88,7 +88,7 @@ CASES = {
 
 OUTSIDE = {
     "strict": "entries of '.*' lie outside their interval, by up to .*",
-    "directions": r"weights that cost the earlier tasks about .* nats, above the tolerance of 0\.05",
+    "directions": r"weights that cost the earlier tasks about .* nats, above the tolerance of 0\.02",
 }
 
 
@@ -117,10 +117,10 @@ def test_it_is_mended_by_clamping(make) -> None:
 def test_it_is_mended_along_directions_as_clamp_does(make) -> None:
     blip = make("directions")
     twin = copy.deepcopy(blip)
-    assert blip.drift() > 0.05
+    assert blip.drift() > 0.02
     twin.clamp_()
     blip.consolidate([make_task(1)], outside="mend")
-    assert twin.drift() <= 0.05
+    assert twin.drift() <= 0.02
     assert_same(dict(blip.model.state_dict()), dict(twin.model.state_dict()))
 
 
@@ -138,7 +138,10 @@ def test_restoring_weights_of_the_same_task_is_always_inside(guard: str) -> None
     train_sgd(model, 1)
     model.load_state_dict(best)
     blip.consolidate([make_task(1)])
-    assert_same(dict(model.state_dict()), best)
+    if guard == "strict":
+        assert_same(dict(model.state_dict()), best)
+    else:  # coordinates at their edge are moved there again, and that rounds
+        torch.testing.assert_close(dict(model.state_dict()), best, rtol=0, atol=1e-7)
 
 
 def test_the_message_counts_the_entries_and_the_worst_distance() -> None:

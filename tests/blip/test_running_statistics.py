@@ -134,6 +134,7 @@ def test_a_compiled_model_holds_them_too(guard: str) -> None:
     model = network(nn.BatchNorm1d(8))
     compiled = torch.compile(model, backend="eager")
     blip = BLIP(compiled, freeze_statistics=True, **GUARDS[guard])
+    blip.attach()
     for task in range(2):
         compiled.train()
         train(compiled, make_task(task), SGD(compiled.parameters(), lr=0.1))

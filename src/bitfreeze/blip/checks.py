@@ -90,9 +90,9 @@ def _digest(values: torch.Tensor) -> int:
 
 def require_healthy(states: Mapping[str, WatchedTensor]) -> None:
     """Refuse parameters that are not finite, or were not after a step since the last task and then clamped."""
+    sick = [name for name, state in states.items() if state.take_sickness()]
     for state in states.values():
         require_finite(state.slot)
-    sick = [name for name, state in states.items() if state.take_sickness()]
     if sick:
         raise ValueError(
             f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "

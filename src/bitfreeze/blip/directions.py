@@ -17,7 +17,7 @@ from ..fisher import FisherEstimate
 from ..fisher.factors import find_factors, joined_parameters, joined_shape
 from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import SecondMoments, TurnedFisher
-from ..model.parameters import Slot, Watch
+from ..model.parameters import Slot, Watch, require_float
 from ..model.ranks import Ranks, current_ranks
 from . import checks
 from .bounds import bound_of
@@ -91,6 +91,7 @@ class Directions(WatchedTensors[HeldTensor]):
             (id(state.slot.module), state.slot.owners[0][1]): state
             for state in self.states.values()
             if len(state.slot.owners) == 1 and not state.layout.sharded and state.slot.find() is not None
+            if state.local.numel()
         }
         for name, state in self.states.items():
             layer = state.slot.module
@@ -123,7 +124,9 @@ class Directions(WatchedTensors[HeldTensor]):
         held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
         stepped = {id(state) for state in held}
         in_layers: set[int] = set()
+        require_float([state.slot for state in held])
         for state in held:
+            state.require_shape()
             state.check_health(state.local)
         for layer in self.layers.values():
             if any(id(part) in stepped for part in layer.parts):
@@ -133,7 +136,7 @@ class Directions(WatchedTensors[HeldTensor]):
             if id(state) not in in_layers:
                 state.hold_()
         for state in held if optimizer is not None else ():
-            state.note_step()
+            state.note_seen()
         return bool(held)
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
@@ -152,17 +155,23 @@ class Directions(WatchedTensors[HeldTensor]):
 
     # what is held
 
+    def _follow(self) -> None:
+        """Bind if modules or parameters came, went or moved since the last task."""
+        if self.turnings:
+            self.bind_if_changed()
+            self.bind_if_moved()
+
     def held_by_entry(self) -> dict[str, HeldTensor]:
+        self._follow()
         in_layers = {part.slot.name for layer in self.layers.values() for part in layer.parts}
         return {name: state for name, state in self.current().items() if name not in in_layers}
 
     def frozen_bits(self) -> dict[str, Tensor]:
+        self._follow()
         bits = super().frozen_bits()
         for layer in self.layers.values():
-            if all(part.slot.find() is not None for part in layer.parts):
-                for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True):
-                    if part.slot.name in bits:
-                        bits[part.slot.name] = bits_of(fisher, layer.prior, part.bound, part.depth)
+            for part, fisher in zip(layer.parts, layer.fisher_of_entries(), strict=True):
+                bits[part.slot.name] = bits_of(fisher, layer.prior, part.bound, part.depth)
         return bits
 
     # what was lost
@@ -172,7 +181,7 @@ class Directions(WatchedTensors[HeldTensor]):
 
         Where parameters are sharded over ranks, all ranks call this together.
         """
-        self.bind_if_moved()
+        self._follow()
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
         alone = [state for state in self.states.values() if id(state) not in in_layers]
         ranks = current_ranks(any(state.layout.sharded for state in alone))
@@ -273,6 +282,8 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def commit(self, measured: Measured) -> None:
         self.states, self.turnings, self.prior, self.positions = measured.after
+        for state in self.states.values():
+            state.note_seen()
         self._bind_layers({})  # a new task begins at pace 1
 
     # saving

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from ..model.parameters import require_same_shape
 from .watched import WatchedTensor
 
 AT_EDGE = 0.999  # share of the radius from which a coordinate counts as being at the edge of its interval
@@ -25,7 +26,7 @@ class HeldTensor(WatchedTensor):
     centre: Tensor | None = None
     fisher: Tensor | None = None
     radius: Tensor | None = None  # cache
-    version: int | None = None  # of the parameter after its last step; None if it was not stepped since the task ended
+    seen: tuple[int, int] | None = None  # the parameter and its version at its last step, or when the last task ended
 
     SAVED: ClassVar[tuple[str, ...]] = ("bound",)
     TENSORS: ClassVar[tuple[str, ...]] = ("centre", "fisher")
@@ -35,6 +36,10 @@ class HeldTensor(WatchedTensor):
     def hold_(self) -> None:
         if self.fisher is not None:
             self.local.clamp_(*self.interval())
+
+    def require_shape(self) -> None:
+        if self.centre is not None and self.centre.shape != self.local.shape:
+            require_same_shape(self.slot, self.centre.shape)
 
     def current_radius(self) -> Tensor:
         """Radius of each entry's interval; infinite where the Fisher is 0."""
@@ -68,14 +73,14 @@ class HeldTensor(WatchedTensor):
         count = int((distance > slack_of(self.centre)).sum())
         return count, distance.max().item() if count else 0.0
 
-    def note_step(self) -> None:
-        """Note that the parameter is as a step and the clamp after it have left it."""
-        self.version = None if self.layout.sharded else self.local._version
+    def note_seen(self) -> None:
+        """Note that the parameter is as a step and the clamp after it, or the end of a task, have left it."""
+        self.seen = None if self.layout.sharded else (id(self.slot.parameter), self.local._version)
 
     @property
     def was_edited(self) -> bool:
         """Whether the parameter was changed since its last step: restored, averaged or replaced."""
-        return self.version is not None and self.version != self.local._version
+        return self.seen is not None and self.seen != (id(self.slot.parameter), self.local._version)
 
     def at_edge(self) -> int:
         """Number of entries at the edge of their interval."""
@@ -98,7 +103,7 @@ class HeldTensor(WatchedTensor):
             centre=centre,
             fisher=fisher,
             radius=None,
-            version=None,
+            seen=None,
         )
 
     def frozen_bits(self) -> Tensor:

@@ -127,5 +127,6 @@ class TaskEnd:
             edge = None if self.edges[name] is None else int(edges[k])
             reports[label] = tensor_report(label, self.before[name].depth, self.ways[name], counts[k], edge)
         states = {name: self.states[name] for name in self.before}
-        after: Any = states, self.turnings, self.prior, positions
+        away = {name: turning for name, turning in self.turnings_before.items() if name not in self.before}
+        after: Any = states, {**away, **self.turnings}, self.prior, positions
         return Measured(after, reports, counts[:, 0].sum(0).tolist(), estimate)

@@ -89,15 +89,20 @@ class TurnedLayer:
         turned = self.turning.turn(change)
         clamped = turned.clamp(-self.radius, self.radius)
         undone = _cost(self.turning.fisher, turned) - _cost(self.turning.fisher, clamped)
-        excess = self.turning.turn_back(turned - clamped)
+        inside = torch.equal(clamped, turned)
+        held = self.turning.turn_back(clamped)  # not change - turn_back(excess), which is off by the rounding of excess
         if not self.turning.is_complete:
             rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
             radius = radius_of(fisher, self.prior)
-            clamped = rest.clamp(-radius, radius)
-            undone = undone + _cost(fisher, rest) - _cost(fisher, clamped)
-            excess += rest.sub_(clamped)
-        for part, value in zip(self.parts, self._split(excess, -1), strict=True):
-            part.local.sub_(value.reshape(part.local.shape))  # weights that are inside stay as they are, to the bit
+            clamped_rest = rest.clamp(-radius, radius)
+            undone = undone + _cost(fisher, rest) - _cost(fisher, clamped_rest)
+            inside = inside and torch.equal(clamped_rest, rest)
+            held += clamped_rest
+        if inside:  # a layer that is inside stays as it is, to the bit
+            return undone
+        for part, value in zip(self.parts, self._split(held, -1), strict=True):
+            assert part.centre is not None
+            torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
         return undone
 
     @torch.no_grad()
