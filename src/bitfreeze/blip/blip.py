@@ -22,7 +22,7 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
-from .consolidation import DRIFT_FACTOR, Consolidation, warn_of_exhaustion, warn_of_no_edge
+from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
 from .directions import Directions
 from .guards import Guard, Measured
 from .intervals import Intervals
@@ -41,8 +41,8 @@ class BLIP:
     Args:
         model: any nn.Module with float32 or float64 parameters.
         watch: the part whose parameters are protected, or a list of parts and parameter names. Default: all of it.
-        tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, if every
-            coordinate went to the edge of its interval; 0.1 by default. Smaller keeps more and learns less.
+        tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, as far as
+            the cost can be estimated; 0.1 by default. Smaller keeps more and learns less.
         rules: how intervals follow from the Fisher. Default: ``Rules.directions()``, or ``Rules.strict()`` if a budget
             or a prior is given.
         bits: depth N to which a parameter is resolved, 1 to 23.
@@ -287,8 +287,7 @@ class BLIP:
             ends, None under rules by weight.
         """
         self._tensors.bind_if_changed()
-        quadratic = self._tensors.drift()
-        return None if quadratic is None else DRIFT_FACTOR * quadratic
+        return self._tensors.drift()
 
     # what is frozen
 

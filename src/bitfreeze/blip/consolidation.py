@@ -11,10 +11,7 @@ from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
 
-# Nats that earlier tasks really lost, by the quadratic estimate: median and spread over the tasks of our streams
-# (results/drift.md). The estimate is too small because the Fisher is that of training samples, which a network is surer
-# of than of others.
-DRIFT_FACTOR, DRIFT_SPREAD = 5.0, 2.0
+DRIFT_SPREAD = 2.0  # the factor within which the estimated cost lies of the true one, on our streams (results/drift.md)
 
 
 @dataclass(frozen=True)
@@ -206,11 +203,10 @@ def warn_of_no_edge(result: Consolidation, trained: bool) -> None:
             "before you consolidate, and once a task",
             stacklevel=4,
         )
-    elif result.at_edge == 0:
-        setting = "tolerance" if result.drift is not None else "prior, or a larger budget"
+    elif result.at_edge == 0 and result.drift is None:
         warnings.warn(
-            f"no weight reached the edge of its interval in task {result.task}, so nothing was held back; use a "
-            f"smaller {setting} to protect more",
+            f"no weight reached the edge of its interval in task {result.task}, so nothing was held back; use "
+            "Rules.directions(), or a larger budget",
             stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )
 

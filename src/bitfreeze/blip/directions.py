@@ -3,7 +3,7 @@
 At a task's end a first pass over the data finds the directions of each layer's inputs and output gradients, a second
 one the Fisher of the weights along them. A coordinate with Fisher F may move by sqrt(F_0 / F), so that at its edge it
 costs the earlier tasks F_0 / 2 nats a sample. F_0 follows from the tolerance: all K coordinates at their edges cost
-F_0 K / 2.
+F_0 K / 2, times a measured factor. While a task stays below its tolerance, intervals widen (widening.py).
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,11 @@ from .task_end import TaskEnd
 from .turned_layer import TurnedLayer
 from .turning import Turning
 from .watched import WatchedTensors
+from .widening import Widening
 
+# Nats that earlier tasks really lost, by the quadratic estimate: the median over tasks (results/drift.md). The estimate
+# is too small because the Fisher is that of training samples, which a network is surer of than of others.
+DRIFT_FACTOR = 5.0
 MOST_OFTEN = 16  # times as often as a layer with one position
 
 Layers = dict[str, tuple[HeldTensor, HeldTensor | None]]  # weight and bias, by the name of the weight
@@ -47,6 +51,8 @@ class Directions(WatchedTensors[HeldTensor]):
         self.positions = 1.0  # predicted positions a sample, in the first task
         self.turnings: dict[str, Turning] = {}  # by the name of a layer's weight
         self.layers: dict[str, TurnedLayer] = {}  # the same, bound to the model
+        self.widening = Widening()
+        self.waited_for: set[str] = set()  # layers that were stepped and not clamped since the width was set
         super().__init__(model, watch)
 
     @property
@@ -79,7 +85,7 @@ class Directions(WatchedTensors[HeldTensor]):
             weight, bias = joined.get(name, (None, None))
             if weight is not None and turning.fits(weight.local, has_bias=bias is not None):
                 layer = former.get(name)
-                paces = () if layer is None else (layer.pace, layer.since)
+                paces = () if layer is None else (layer.pace, layer.since, layer.spent)
                 self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
             elif name in self.states:
                 self._come_apart(name, self.turnings.pop(name), former.get(name))
@@ -128,13 +134,17 @@ class Directions(WatchedTensors[HeldTensor]):
         for state in held:
             state.require_shape()
             state.check_health(state.local)
-        for layer in self.layers.values():
+        for name, layer in self.layers.items():
             if any(id(part) in stepped for part in layer.parts):
                 in_layers.update(id(part) for part in layer.parts)
                 self._hold_layer(layer, now=optimizer is None)
+                (self.waited_for.add if layer.since else self.waited_for.discard)(name)
         for state in held:
             if id(state) not in in_layers:
                 state.hold_()
+        self.widening.steps += optimizer is not None
+        if self.widening.steps and not self.waited_for:
+            self._widen()
         for state in held if optimizer is not None else ():
             state.note_seen()
         return bool(held)
@@ -146,6 +156,17 @@ class Directions(WatchedTensors[HeldTensor]):
         else:
             rules = self.rules
             layer.after_step_(max(1, rules.every // often), rules.leading, max(1, rules.leading_every // often))
+
+    def _widen(self) -> None:
+        """Set the width of all intervals by what the task has cost so far."""
+        if self.prior is None or any(state.layout.sharded for state in self.states.values()):
+            return  # shards would each see a part of the cost
+        in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
+        alone = [float(state.cost()) for state in self.states.values() if id(state) not in in_layers]
+        spent = sum(layer.spent for layer in self.layers.values()) + sum(alone)
+        self.widening.set(DRIFT_FACTOR * spent / (self.positions * self.tolerance))
+        for state in self.states.values():
+            state.width = self.widening.width
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""
@@ -177,7 +198,11 @@ class Directions(WatchedTensors[HeldTensor]):
     # what was lost
 
     def drift(self) -> float:
-        """Estimated nats a sample that the earlier tasks have lost since the last one ended.
+        """Estimated nats a sample that the earlier tasks have lost since the last one ended."""
+        return DRIFT_FACTOR * self.quadratic_cost()
+
+    def quadratic_cost(self) -> float:
+        """Half the sum of Fisher times squared change, in nats a sample: the loss where log p is quadratic.
 
         Where parameters are sharded over ranks, all ranks call this together.
         """
@@ -231,7 +256,7 @@ class Directions(WatchedTensors[HeldTensor]):
             estimate, found = self._measure_along(layers, turns, look)
         positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
-        prior = 2 * self.tolerance * positions / max(1, entries) if self.prior is None else self.prior
+        prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries)) if self.prior is None else self.prior
         idle = [name for name in idle if not any(estimate.values[part].any() for part in _names(*layers[name]))]
         apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
         end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.fisher, ranks)
@@ -284,7 +309,8 @@ class Directions(WatchedTensors[HeldTensor]):
         self.states, self.turnings, self.prior, self.positions = measured.after
         for state in self.states.values():
             state.note_seen()
-        self._bind_layers({})  # a new task begins at pace 1
+        self._bind_layers({})  # a new task begins at pace 1 and with width 1
+        self.widening, self.waited_for = Widening(), set()
 
     # saving
 
@@ -298,7 +324,8 @@ class Directions(WatchedTensors[HeldTensor]):
             "prior": self.prior,
             "positions": self.positions,
             "directions": {name: turning.state_dict() for name, turning in self.turnings.items()},
-            "paces": {name: [layer.pace, layer.since] for name, layer in self.layers.items()},
+            "paces": {name: [layer.pace, layer.since, layer.spent] for name, layer in self.layers.items()},
+            "width": [self.widening.width, self.widening.steps],
             **super().state_dict(sharded),
         }
 
@@ -311,7 +338,11 @@ class Directions(WatchedTensors[HeldTensor]):
         self._bind_layers({})
         paces = {new_name(name): pace for name, pace in state["paces"].items()}
         for name, layer in self.layers.items():
-            layer.pace, layer.since = paces[name]
+            layer.pace, layer.since, layer.spent = paces[name]
+        self.waited_for = {name for name, layer in self.layers.items() if layer.since}
+        self.widening = Widening(*state["width"])
+        for held in self.states.values():
+            held.width = self.widening.width
 
 
 def _names(*parts: HeldTensor | None) -> list[str]:

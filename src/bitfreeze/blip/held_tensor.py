@@ -25,7 +25,8 @@ class HeldTensor(WatchedTensor):
     prior: float | None = None  # F_0 in force
     centre: Tensor | None = None
     fisher: Tensor | None = None
-    radius: Tensor | None = None  # cache
+    radius: Tensor | None = None  # cache, for a width of 1
+    width: float = 1.0  # by which intervals are wider (widening.py)
     seen: tuple[int, int] | None = None  # the parameter and its version at its last step, or when the last task ended
 
     SAVED: ClassVar[tuple[str, ...]] = ("bound",)
@@ -52,7 +53,7 @@ class HeldTensor(WatchedTensor):
             self.centre, self.radius = self.centre.to(local.dtype), None
         if self.radius is None:
             self.radius = radius_of(self.fisher.to(local.dtype), self.prior)
-        return self.radius
+        return self.radius if self.width == 1 else self.radius * self.width
 
     def interval(self) -> tuple[Any, Any]:
         if self.centre is None or self.fisher is None:
@@ -103,6 +104,7 @@ class HeldTensor(WatchedTensor):
             centre=centre,
             fisher=fisher,
             radius=None,
+            width=1.0,
             seen=None,
         )
 

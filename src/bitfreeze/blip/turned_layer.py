@@ -28,6 +28,7 @@ class TurnedLayer:
     prior: float
     pace: int = 1  # steps between two clamps along all directions
     since: int = 0  # steps since the last of them
+    spent: float = 0.0  # nats a sample that the layer costs, as of that clamp
     radius: Tensor = field(init=False)
     leading: Leading | None = None
 
@@ -39,6 +40,10 @@ class TurnedLayer:
         self.turning = self.turning.to(self.weight.local)
         self.radius = radius_of(self.turning.fisher, self.prior)
         self.leading = None
+
+    @property
+    def width(self) -> float:
+        return self.weight.width
 
     @property
     def parts(self) -> list[HeldTensor]:
@@ -67,8 +72,8 @@ class TurnedLayer:
         """
         self.since += 1
         if self.since >= self.pace:
-            undone = float(self.hold_())
-            allowed = 0.5 * self.prior * sum(part.local.numel() for part in self.parts)
+            undone = self.hold_()
+            allowed = 0.5 * self.prior * self.width**2 * sum(part.local.numel() for part in self.parts)
             if undone > allowed:
                 self.pace = max(1, self.pace // 2)
             elif undone < allowed / 4:
@@ -77,7 +82,7 @@ class TurnedLayer:
             self.hold_leading_(leading)
 
     @torch.no_grad()
-    def hold_(self) -> Tensor:
+    def hold_(self) -> float:
         """Clamp along all directions, and entry by entry what the directions leave out.
 
         Returns the nats a sample that the clamp has given back to the earlier tasks.
@@ -87,23 +92,24 @@ class TurnedLayer:
             self._follow()
         change = self.change()
         turned = self.turning.turn(change)
-        clamped = turned.clamp(-self.radius, self.radius)
-        undone = _cost(self.turning.fisher, turned) - _cost(self.turning.fisher, clamped)
+        radius = self.radius * self.width
+        clamped = turned.clamp(-radius, radius)
+        before, after = _cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)
         inside = torch.equal(clamped, turned)
         held = self.turning.turn_back(clamped)  # not change - turn_back(excess), which is off by the rounding of excess
         if not self.turning.is_complete:
             rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
-            radius = radius_of(fisher, self.prior)
+            radius = radius_of(fisher, self.prior * self.width**2)
             clamped_rest = rest.clamp(-radius, radius)
-            undone = undone + _cost(fisher, rest) - _cost(fisher, clamped_rest)
+            before, after = before + _cost(fisher, rest), after + _cost(fisher, clamped_rest)
             inside = inside and torch.equal(clamped_rest, rest)
             held += clamped_rest
-        if inside:  # a layer that is inside stays as it is, to the bit
-            return undone
-        for part, value in zip(self.parts, self._split(held, -1), strict=True):
-            assert part.centre is not None
-            torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
-        return undone
+        self.spent = float(after)
+        if not inside:  # a layer that is inside stays as it is, to the bit
+            for part, value in zip(self.parts, self._split(held, -1), strict=True):
+                assert part.centre is not None
+                torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
+        return float(before) - self.spent
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
@@ -119,7 +125,8 @@ class TurnedLayer:
         turned = -leading.centre
         for matrix, side in zip(matrices, sides, strict=True):
             turned = turned + (outputs.mT @ matrix) @ side
-        excess = turned - turned.clamp(-leading.radius, leading.radius)
+        radius = leading.radius * self.width
+        excess = turned - turned.clamp(-radius, radius)
         for part, matrix, side in zip(self.parts, matrices, sides, strict=True):
             matrix.baddbmm_(outputs, excess @ side.mT, alpha=-1)
             if matrix.data_ptr() != part.local.data_ptr():
@@ -147,7 +154,7 @@ class TurnedLayer:
 
     def at_edge(self) -> int:
         """Number of turned coordinates at the edge of their interval."""
-        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.radius).sum())
+        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.width * self.radius).sum())
 
     def _rest_fisher(self) -> Tensor:
         return self.joined([part.fisher.to(part.local) for part in self.parts if part.fisher is not None])
