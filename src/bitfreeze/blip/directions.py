@@ -33,6 +33,7 @@ from .widening import Widening
 # Nats that earlier tasks really lost, by the quadratic estimate: the median over tasks (results/drift.md). The estimate
 # is too small because the Fisher is that of training samples, which a network is surer of than of others.
 DRIFT_FACTOR = 5.0
+FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
 MOST_OFTEN = 16  # times as often as a layer with one position
 
 Layers = dict[str, tuple[HeldTensor, HeldTensor | None]]  # weight and bias, by the name of the weight
@@ -217,7 +218,7 @@ class Directions(WatchedTensors[HeldTensor]):
     def require_own_weights(self) -> None:
         """Refuse weights that do not belong to the state that was loaded."""
         lost = self.drift()
-        if lost > self.tolerance:
+        if lost > FAR_OUTSIDE * self.tolerance:
             raise RuntimeError(
                 f"the weights must be those of the loaded state, got others, which cost the earlier tasks about "
                 f"{lost:.2g} nats; load the weights that the model had then, or call blip.clamp_() to move them back"
@@ -235,10 +236,10 @@ class Directions(WatchedTensors[HeldTensor]):
             return {}
         lost = self.drift()
         edited = any(state.was_edited for state in self.states.values())
-        if outside == "raise" and lost > self.tolerance and (edited or not trained):
+        if outside == "raise" and lost > FAR_OUTSIDE * self.tolerance and (edited or not trained):
             raise RuntimeError(
                 f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
-                f"nats, above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
+                f"nats, far above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
                 "them now"
             )
         before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
