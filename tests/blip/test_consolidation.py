@@ -1,7 +1,5 @@
 """The report of a consolidate against the state itself."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -86,7 +84,7 @@ def test_layers_join_the_tensors_of_a_module(history) -> None:
     assert layers["heads.3"] == 0
 
 
-def test_share_touched_and_forecast_are_of_the_parameters_that_the_task_used() -> None:
+def test_share_and_touched_are_of_the_parameters_that_the_task_used() -> None:
     model = Net()
     blip = BLIP(model, budget=0.2)
     fisher = diagonal_fisher(model, [make_task(0)], labels="exact")
@@ -98,19 +96,43 @@ def test_share_touched_and_forecast_are_of_the_parameters_that_the_task_used() -
     assert sum(tensor.touched_entries for tensor in report.tensors.values()) == touched
     assert sum(tensor.touched_free for tensor in report.tensors.values()) == free
     assert report.share == pytest.approx(report.frozen_now / (20 * touched))
-    assert report.forecast == pytest.approx(free / report.frozen_now)
-    assert report.forecast == pytest.approx((1 - report.share) / report.share)
 
 
-def test_the_forecast_holds_where_every_task_freezes_the_same() -> None:
-    """Eq. 8 with a Fisher that stays the same and a sum that does not: one bit of each entry a task."""
-    model = nn.Linear(8, 2, bias=False)
-    nn.init.zeros_(model.weight)
-    blip = BLIP(model, bits=10, prior=1e9, rules=Rules.text())
-    for task in range(1, 10):
-        report = blip.consolidate([torch.ones(4, 8)], labels="exact")
-        assert report.forecast == pytest.approx(10 - task)
-        assert report.histogram[1] == 16
+def test_entries_at_an_edge_are_counted() -> None:
+    model = Net()
+    blip = BLIP(model, budget=0.3)
+    with blip.attach():
+        assert blip.consolidate([make_task(0)]).at_edge is None
+        train_sgd(model, 1, rate=5.0)
+    ends, weights = blip.intervals(), dict(model.named_parameters())
+    at_an_end = {name: (weights[name] <= low) | (weights[name] >= high) for name, (low, high) in ends.items()}
+    report = blip.consolidate([make_task(1)])
+    assert {name: tensor.at_edge for name, tensor in report.tensors.items()} == {
+        name: int(mask.sum()) for name, mask in at_an_end.items()
+    }
+    assert report.at_edge == pytest.approx(sum(int(m.sum()) for m in at_an_end.values()) / 266)
+    assert report.at_edge > 0
+
+
+def test_a_task_in_which_nothing_was_held_back_is_told() -> None:
+    model = Net()
+    blip = BLIP(model, prior=1e30)
+    blip.attach()
+    blip.consolidate([make_task(0)])
+    train_sgd(model, 1, rate=1e-3)
+    with pytest.warns(UserWarning, match="no weight reached the edge of its interval in task 2") as told:
+        blip.consolidate([make_task(1)])
+    assert told[0].filename == __file__  # where consolidate was called
+
+
+@pytest.mark.filterwarnings("error")
+def test_two_ends_of_a_task_without_training_between_are_told() -> None:
+    model = Net()
+    blip = BLIP(model)
+    blip.consolidate([make_task(0)])
+    with pytest.warns(UserWarning, match="no watched weight has changed between the ends of tasks 1 and 2") as told:
+        blip.consolidate([make_task(0)])
+    assert told[0].filename == __file__
 
 
 def test_what_else_is_told(history) -> None:
@@ -134,10 +156,12 @@ def test_it_reads_well(history) -> None:
     blip, _, reports = history
     lines = str(reports[-1]).splitlines()
     assert lines[0].startswith("task 3: ")
-    for part in (f"{reports[-1].share:.1%}", f"{reports[-1].used:.1%}", "more like it", "32 samples", "prior"):
+    for part in (f"{reports[-1].share:.1%}", f"{reports[-1].used:.1%}", "32 samples"):
         assert part in lines[0]
-    assert len(lines) == 2 + len(blip.frozen_bits())
-    for line, (name, tensor) in zip(lines[2:], reports[-1].tensors.items(), strict=True):
+    assert lines[1] == f"  forward predicts {reports[-1].accuracy:.1%} of this data's labels"
+    assert lines[2].startswith(f"  {reports[-1].at_edge:.2%} of the coordinates ended the task at the edge")
+    assert len(lines) == 4 + len(blip.frozen_bits())
+    for line, (name, tensor) in zip(lines[4:], reports[-1].tensors.items(), strict=True):
         assert line.split()[0] == name
         assert f"{tensor.left:.1%}" in line
     assert max(map(len, lines)) <= 140
@@ -150,17 +174,16 @@ def test_a_layer_that_has_run_out_is_told_by_name() -> None:
         UserWarning, match=r"^'0.weight' and 3 more has run out of free bits and can learn no more; use a"
     ) as told:
         report = BLIP(model, prior=1e-37).consolidate([make_task(0)], labels="exact")
-    assert report.forecast == 0
+    assert report.left < 0.01
     assert told[0].filename == __file__  # where consolidate was called
     with pytest.warns(UserWarning, match="^'2.bias' has run out of free bits"):
         BLIP(model, watch=["2.bias"], prior=1e-37).consolidate([make_task(0)], labels="exact")
 
 
-def test_nothing_frozen_leaves_room_for_ever() -> None:
+def test_nothing_frozen_is_told_as_it_is() -> None:
     report = BLIP(Net(), prior=1e30).consolidate([make_task(0)])
-    assert report.frozen_now == 0
-    assert math.isinf(report.forecast)
-    assert "inf" in str(report)
+    assert (report.frozen_now, report.share, report.used) == (0, 0.0, 0.0)
+    assert "froze 0.0% of the bits in use" in str(report)
 
 
 @pytest.mark.parametrize("gain", ["appendix", "eq8"])

@@ -9,9 +9,9 @@ import torch
 from bitfreeze.bits import nested_centre, radius
 from bitfreeze.lab.results.stored import StoredRun, find_runs
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.environment import environment
 from bitfreeze.lab.runs.events import AccuracyResult, EpochDone, Started, TaskTested
 from bitfreeze.lab.runs.folder import RunFolder
+from bitfreeze.lab.runs.provenance import environment
 from bitfreeze.lab.runs.values import to_toml
 
 DEPTH = 20

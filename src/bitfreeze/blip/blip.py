@@ -22,7 +22,7 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
-from .consolidation import Consolidation, warn_of_exhaustion
+from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
 from .directions import Directions
 from .guards import Guard, Measured
 from .intervals import Intervals
@@ -31,7 +31,7 @@ from .looking import Looker
 from .rules import DirectionRules, Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
 
-TOLERANCE = 0.5  # nats a sample
+TOLERANCE = 0.1  # nats a sample
 BUDGET = 0.1  # of the bits in use
 
 
@@ -41,9 +41,10 @@ class BLIP:
     Args:
         model: any nn.Module with float32 or float64 parameters.
         watch: the part whose parameters are protected, or a list of parts and parameter names. Default: all of it.
-        tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, if every
-            coordinate went to the edge of its interval. Smaller keeps more and learns less.
-        rules: how intervals follow from the Fisher. Default: ``Rules.directions()``.
+        tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, as far as
+            the cost can be estimated; 0.1 by default. Smaller keeps more and learns less.
+        rules: how intervals follow from the Fisher. Default: ``Rules.directions()``, or ``Rules.strict()`` if a budget
+            or a prior is given.
         bits: depth N to which a parameter is resolved, 1 to 23.
         budget: rules by weight only: share of the bits of parameters in use that the first task may freeze, 0.1 by
             default. The prior follows from it.
@@ -101,6 +102,7 @@ class BLIP:
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._attachments: list[Attachment] = []
+        self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
         self._warn_of_statistics()
 
     def _make_guards(
@@ -239,7 +241,7 @@ class BLIP:
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift = tensors.drift()
+            drift, changed = self.drift(), self._versions != self._current_versions()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
@@ -252,6 +254,7 @@ class BLIP:
         self._end_task()
         result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
         warn_of_exhaustion(result)
+        warn_of_no_edge(result, changed)
         return result
 
     def _report(self, found: Measured, drift: float | None, fisher_seconds: float, seconds: float) -> Consolidation:
@@ -265,17 +268,23 @@ class BLIP:
             fisher_seconds=fisher_seconds, seconds=seconds, drift=drift, accuracy=found.estimate.accuracy,
         )  # fmt: skip
 
+    def _current_versions(self) -> dict[str, tuple[int, int]]:
+        """What tells whether a watched parameter has been written to."""
+        return {name: (id(s.slot.find()), s.local._version) for name, s in self._tensors.states.items()}
+
     def _end_task(self) -> None:
         self.tasks += 1
+        self._versions = self._current_versions()
         for attachment in self._attachments:
             attachment.steps = 0
         self._hold_statistics()
 
     def drift(self) -> float | None:
-        """Estimated nats a sample that earlier tasks have lost since the last consolidate, from what is stored.
+        """Estimate what earlier tasks have lost since the last consolidate, from what is stored, without their data.
 
         Returns:
-            The estimate, 0 before the first task ends; None under rules by weight.
+            Nats a sample (a predicted token, for sequences), known to within a factor of two; 0 before the first task
+            ends, None under rules by weight.
         """
         self._tensors.bind_if_changed()
         return self._tensors.drift()
@@ -411,4 +420,4 @@ def _plain(value: float | None) -> float | None:
 
 def default_rules(budget: float | None, prior: float | None) -> Rules:
     """Rules of a BLIP that is given none: by weight where a setting of those rules is given."""
-    return Rules.strict()
+    return Rules.directions() if budget is None and prior is None else Rules.strict()

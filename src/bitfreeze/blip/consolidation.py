@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 
 import torch
 from torch import Tensor
@@ -11,6 +10,8 @@ from torch import Tensor
 from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
+
+DRIFT_SPREAD = 2.0  # the factor within which the estimated cost lies of the true one, on our streams (results/drift.md)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Consolidation:
         samples: number of samples that were measured.
         fisher_seconds: time of the measurement.
         seconds: time of the whole call.
-        drift: estimated nats a sample that this task has cost the earlier ones; None under rules by weight.
+        drift: estimated nats a sample (a predicted token, for sequences) that this task has cost the earlier ones,
+            known to within a factor of two; None under rules by weight.
         accuracy: share of the predictions on this data that agree with its labels, None without labels.
     """
 
@@ -104,30 +106,36 @@ class Consolidation:
             for layer, group in sorted(groups.items())
         }
 
-    @property
-    def forecast(self) -> float:
-        """Number of further tasks like this one that fit: free bits of the parameters in use by bits frozen now.
-
-        A straight line, and so a cautious figure: later tasks usually gain less than the first.
-        """
-        free = sum(report.touched_free for report in self.tensors.values())
-        return free / self.frozen_now if self.frozen_now else inf
-
     def __str__(self) -> str:
         width = max(len(name) for name in self.tensors)
         lines = [
-            f"task {self.task}: froze {self.share:.1%} of the bits in use; {self.used:.1%} of all are frozen now, "
-            f"room for about {self.forecast:.1f} more like it "
-            f"(prior {self.prior:.3g}, {self.samples} samples, {self.seconds:.2f} s)",
-            f"  {'tensor':{width}}  {'entries':>10}  {'bits/entry':>10}  {'new':>6}  {'left':>6}  {'full':>8}  Fisher",
+            f"task {self.task}: froze {self.share:.1%} of the bits in use, {self.used:.1%} of all are frozen now "
+            f"({self.samples} samples, {self.seconds:.2f} s)",
+            *(f"  {sentence}" for sentence in self._sentences()),
+            f"  {'tensor':{width}}  {'entries':>10}  {'bits/entry':>10}  {'new':>6}  {'left':>6}  {'at edge':>7}  "
+            "Fisher",
         ]
         for r in self.tensors.values():
             mean, new = r.frozen / max(1, r.entries), r.frozen_now / max(1, r.entries)
+            edge = "" if r.at_edge is None else f"{r.at_edge / max(1, r.entries):.2%}"
             lines.append(
-                f"  {r.name:{width}}  {r.entries:>10,}  {mean:>10.2f}  {new:>6.2f}  {r.left:>6.1%}  "
-                f"{r.full_depth_entries:>8,}  {r.fisher_way}"
+                f"  {r.name:{width}}  {r.entries:>10,}  {mean:>10.2f}  {new:>6.2f}  {r.left:>6.1%}  {edge:>7}  "
+                f"{r.fisher_way}"
             )
         return "\n".join(lines)
+
+    def _sentences(self) -> list[str]:
+        found = []
+        if self.accuracy is not None:
+            found.append(f"forward predicts {self.accuracy:.1%} of this data's labels")
+        if self.at_edge is not None:
+            found.append(f"{self.at_edge:.2%} of the coordinates ended the task at the edge of their interval")
+        if self.drift is not None and self.task > 1:
+            low, high = self.drift / DRIFT_SPREAD, self.drift * DRIFT_SPREAD
+            found.append(
+                f"the task has cost the earlier ones about {self.drift:.2g} nats a sample ({low:.2g} to {high:.2g})"
+            )
+        return found
 
 
 def report_tensors(
@@ -140,10 +148,19 @@ def report_tensors(
     """The report of each tensor, and the histogram of extra bits over all tensors."""
     counts = torch.stack([_count(before[name], state, fisher[name], ranks) for name, state in after.items()])
     ranks.sum_(counts)
+    edges = _edges(before, ranks)
     reports = {
-        name: tensor_report(name, state.depth, ways[name], counts[k]) for k, (name, state) in enumerate(after.items())
+        name: tensor_report(name, state.depth, ways[name], counts[k], edges[k])
+        for k, (name, state) in enumerate(after.items())
     }
     return reports, counts[:, 0].sum(0).tolist()
+
+
+def _edges(before: Mapping[str, TensorState], ranks: Ranks) -> list[int | None]:
+    """Entries at the edge of their interval, None for tensors that have not ended a task before."""
+    here = [s.at_edge() if s.bits is not None and s.layout.counts_here(ranks) else 0 for s in before.values()]
+    counted = ranks.sum_(torch.tensor(here)).tolist()
+    return [None if s.bits is None else count for s, count in zip(before.values(), counted, strict=True)]
 
 
 def _count(before: TensorState, after: TensorState, fisher: Tensor, ranks: Ranks) -> Tensor:
@@ -176,6 +193,22 @@ def tensor_report(name: str, depth: int, way: str, counts: Tensor, at_edge: int 
         fisher_way=way,
         at_edge=at_edge,
     )
+
+
+def warn_of_no_edge(result: Consolidation, trained: bool) -> None:
+    """Warn that a task had no effect: its weights did not change, or none of them was held back."""
+    if result.task > 1 and not trained:
+        warnings.warn(
+            f"no watched weight has changed between the ends of tasks {result.task - 1} and {result.task}; train "
+            "before you consolidate, and once a task",
+            stacklevel=4,
+        )
+    elif result.at_edge == 0 and result.drift is None:
+        warnings.warn(
+            f"no weight reached the edge of its interval in task {result.task}, so nothing was held back; use "
+            "Rules.directions(), or a larger budget",
+            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
+        )
 
 
 def warn_of_exhaustion(result: Consolidation) -> None:

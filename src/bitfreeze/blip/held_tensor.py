@@ -25,11 +25,11 @@ class HeldTensor(WatchedTensor):
     prior: float | None = None  # F_0 in force
     centre: Tensor | None = None
     fisher: Tensor | None = None
-    radius: Tensor | None = None  # cache
-    layer_steps: int = 0  # of the layer whose weight this is, since the last task ended
+    radius: Tensor | None = None  # cache, for a width of 1
+    width: float = 1.0  # by which intervals are wider (widening.py)
     seen: tuple[int, int] | None = None  # the parameter and its version at its last step, or when the last task ended
 
-    SAVED: ClassVar[tuple[str, ...]] = ("bound", "layer_steps")
+    SAVED: ClassVar[tuple[str, ...]] = ("bound",)
     TENSORS: ClassVar[tuple[str, ...]] = ("centre", "fisher")
     CACHES: ClassVar[tuple[str, ...]] = ("radius",)
 
@@ -52,8 +52,8 @@ class HeldTensor(WatchedTensor):
             self.follow(local.device)
             self.centre, self.radius = self.centre.to(local.dtype), None
         if self.radius is None:
-            self.radius = radius_of(self.fisher, self.prior).to(local.dtype)
-        return self.radius
+            self.radius = radius_of(self.fisher.to(local.dtype), self.prior)
+        return self.radius if self.width == 1 else self.radius * self.width
 
     def interval(self) -> tuple[Any, Any]:
         if self.centre is None or self.fisher is None:
@@ -91,7 +91,7 @@ class HeldTensor(WatchedTensor):
         """Nats a sample that earlier tasks have lost by the change of these entries."""
         if self.centre is None or self.fisher is None:
             return torch.zeros((), dtype=torch.float64)
-        return 0.5 * (self.fisher.to(self.local.device) * self.change().square()).sum(dtype=torch.float64).cpu()
+        return 0.5 * (self.fisher.to(self.local) * self.change().square()).sum(dtype=torch.float64).cpu()
 
     @torch.no_grad()
     def after_task(self, fisher: Tensor | None, prior: float) -> Self:
@@ -104,14 +104,14 @@ class HeldTensor(WatchedTensor):
             centre=centre,
             fisher=fisher,
             radius=None,
-            layer_steps=0,
+            width=1.0,
             seen=None,
         )
 
     def frozen_bits(self) -> Tensor:
         if self.fisher is None or self.prior is None:
             return torch.zeros_like(self.local, dtype=torch.uint8, requires_grad=False)
-        return bits_of(self.fisher, self.prior, self.bound, self.depth)
+        return bits_of(self.fisher.float(), self.prior, self.bound, self.depth)
 
 
 def radius_of(fisher: Tensor, prior: float) -> Tensor:

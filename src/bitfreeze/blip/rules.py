@@ -225,14 +225,16 @@ class DirectionRules(Rules):
     strongest: int | None = 256
     """Number of directions of each side of a layer; None for all. What they leave out is held entry by entry."""
 
-    every: int = 16
-    """Clamp along all directions after every so many steps of a layer, and whenever ``clamp_`` is called."""
+    every: int = 64
+    """Largest number of steps between two clamps along all directions. A layer is clamped more often while its steps
+    go far, and up to 16 times as often if it works at many positions (a convolution, a layer of tokens), because there
+    a clamp is cheap beside a step. ``clamp_`` and ``consolidate`` always clamp."""
 
     leading: int = 32
     """Number of strongest directions of each side that are clamped more often; 0 for none."""
 
-    leading_every: int = 1
-    """Clamp along the leading directions after every so many steps of a layer."""
+    leading_every: int = 8
+    """Clamp along the leading directions after every so many steps; more often at many positions, as above."""
 
     fisher: str = "sum"
     """The Fisher of all tasks is a ``sum`` or a running ``mean``."""

@@ -66,7 +66,8 @@ class TaskEnd:
         total_rest = None
         if task.rest is not None and carried_rest is not None:
             total_rest = self._sum(carried_rest, task.rest, weight.tasks)
-        split = {} if total_rest is None else split_joined(module, total_rest.contiguous())
+        # half precision is enough for a radius
+        split = {} if total_rest is None else split_joined(module, total_rest.to(torch.bfloat16))
         for part in parts:
             self._take(part.after_task(split.get(part.slot.owners[0][1]), self.prior))
         bits = [(carried, turned, task.turned)]

@@ -97,6 +97,12 @@ class TensorState(WatchedTensor):
         count = int((distance > slack).sum())
         return count, distance.max().item() if count else 0.0
 
+    def at_edge(self) -> int:
+        """Number of entries at an end of their interval."""
+        low, high = self.interval()
+        theta = self.theta()
+        return int(((theta <= low) | (theta >= high)).sum())
+
     # the end of a task: freeze more
 
     @torch.no_grad()

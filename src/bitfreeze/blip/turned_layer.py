@@ -26,6 +26,9 @@ class TurnedLayer:
     bias: HeldTensor | None
     turning: Turning
     prior: float
+    pace: int = 1  # steps between two clamps along all directions
+    since: int = 0  # steps since the last of them
+    spent: float = 0.0  # nats a sample that the layer costs, as of that clamp
     radius: Tensor = field(init=False)
     leading: Leading | None = None
 
@@ -37,6 +40,10 @@ class TurnedLayer:
         self.turning = self.turning.to(self.weight.local)
         self.radius = radius_of(self.turning.fisher, self.prior)
         self.leading = None
+
+    @property
+    def width(self) -> float:
+        return self.weight.width
 
     @property
     def parts(self) -> list[HeldTensor]:
@@ -57,27 +64,52 @@ class TurnedLayer:
 
     # after a step
 
+    def after_step_(self, most: int, leading: int, leading_every: int) -> None:
+        """Clamp if it is time to: after ``pace`` steps, and along the leading directions in between.
+
+        The pace follows training. It is halved where a clamp undoes steps that would cost the earlier tasks more than
+        this layer's share of the tolerance, and doubled, to at most ``most``, where the clamp undoes little.
+        """
+        self.since += 1
+        if self.since >= self.pace:
+            undone = self.hold_()
+            allowed = 0.5 * self.prior * self.width**2 * sum(part.local.numel() for part in self.parts)
+            if undone > allowed:
+                self.pace = max(1, self.pace // 2)
+            elif undone < allowed / 4:
+                self.pace = min(2 * self.pace, most)
+        elif leading and self.since % leading_every == 0:
+            self.hold_leading_(leading)
+
     @torch.no_grad()
-    def hold_(self) -> None:
-        """Clamp along all directions, and entry by entry what the directions leave out."""
+    def hold_(self) -> float:
+        """Clamp along all directions, and entry by entry what the directions leave out.
+
+        Returns the nats a sample that the clamp has given back to the earlier tasks.
+        """
+        self.since = 0
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
         change = self.change()
         turned = self.turning.turn(change)
-        clamped = turned.clamp(-self.radius, self.radius)
-        inside = (clamped == turned).all()
+        radius = self.radius * self.width
+        clamped = turned.clamp(-radius, radius)
+        before, after = _cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)
+        inside = torch.equal(clamped, turned)
         held = self.turning.turn_back(clamped)  # not change - turn_back(excess), which is off by the rounding of excess
         if not self.turning.is_complete:
-            rest = change.sub_(self.turning.turn_back(turned))
-            radius = self.joined([part.current_radius() for part in self.parts])
+            rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
+            radius = radius_of(fisher, self.prior * self.width**2)
             clamped_rest = rest.clamp(-radius, radius)
-            inside &= (clamped_rest == rest).all()
+            before, after = before + _cost(fisher, rest), after + _cost(fisher, clamped_rest)
+            inside = inside and torch.equal(clamped_rest, rest)
             held += clamped_rest
-        for part, value in zip(self.parts, self._split(held, -1), strict=True):
-            assert part.centre is not None
-            local = part.local
-            moved = part.centre.to(local) + value.reshape(local.shape)
-            local.copy_(torch.where(inside, local, moved))  # a layer that is inside stays as it is, to the bit
+        self.spent = float(after)
+        if not inside:  # a layer that is inside stays as it is, to the bit
+            for part, value in zip(self.parts, self._split(held, -1), strict=True):
+                assert part.centre is not None
+                torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
+        return float(before) - self.spent
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
@@ -93,7 +125,8 @@ class TurnedLayer:
         turned = -leading.centre
         for matrix, side in zip(matrices, sides, strict=True):
             turned = turned + (outputs.mT @ matrix) @ side
-        excess = turned - turned.clamp(-leading.radius, leading.radius)
+        radius = leading.radius * self.width
+        excess = turned - turned.clamp(-radius, radius)
         for part, matrix, side in zip(self.parts, matrices, sides, strict=True):
             matrix.baddbmm_(outputs, excess @ side.mT, alpha=-1)
             if matrix.data_ptr() != part.local.data_ptr():
@@ -114,15 +147,14 @@ class TurnedLayer:
         """Nats a sample that earlier tasks have lost by the change of the layer."""
         change = self.change()
         turned = self.turning.turn(change)
-        cost = 0.5 * (self.turning.fisher * turned.square()).sum(dtype=torch.float64)
+        cost = _cost(self.turning.fisher, turned)
         if not self.turning.is_complete:
-            rest = change - self.turning.turn_back(turned)
-            cost = cost + 0.5 * (self._rest_fisher() * rest.square()).sum(dtype=torch.float64)
+            cost = cost + _cost(self._rest_fisher(), change - self.turning.turn_back(turned))
         return cost.cpu()
 
     def at_edge(self) -> int:
         """Number of turned coordinates at the edge of their interval."""
-        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.radius).sum())
+        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.width * self.radius).sum())
 
     def _rest_fisher(self) -> Tensor:
         return self.joined([part.fisher.to(part.local) for part in self.parts if part.fisher is not None])
@@ -137,3 +169,8 @@ class TurnedLayer:
         if not self.turning.is_complete:
             whole = whole + self._rest_fisher()
         return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]
+
+
+def _cost(fisher: Tensor, change: Tensor) -> Tensor:
+    """Nats a sample that a change of coordinates with this Fisher costs."""
+    return 0.5 * torch.einsum("gki,gki,gki->", fisher, change, change)

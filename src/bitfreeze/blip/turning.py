@@ -5,7 +5,9 @@ o output, i input, j input direction, k output direction. With U [g, i, j] and V
 their Fisher is the expectation of (v . delta)^2 (u . a)^2. Everything here is a pure function of tensors.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,15 +22,25 @@ class Turning:
     input_energy: Tensor  # [g, j]: second moment of the inputs along each direction, summed over tasks
     output_energy: Tensor  # [g, k]: the same for output gradients
     fisher: Tensor  # [g, k, j]: Fisher of the turned weights, accumulated over tasks
+    positions: int = 1  # at which the layer works for each sample
 
     TENSORS = ("inputs", "outputs", "input_energy", "output_energy", "fisher")
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: getattr(self, name) for name in self.TENSORS}
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"positions": self.positions, **{name: tensor.clone() for name, tensor in self.tensors().items()}}
+
+    @classmethod
+    def loaded(cls, saved: Mapping[str, Any]) -> "Turning":
+        values: dict[str, Any] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in saved.items()}
+        return cls(**values)
+
     def to(self, like: Tensor) -> "Turning":
         """The same on the device and in the precision of a tensor."""
-        return replace(self, **{name: tensor.to(like) for name, tensor in self.tensors().items()})
+        moved: dict[str, Any] = {name: tensor.to(like) for name, tensor in self.tensors().items()}
+        return replace(self, **moved)
 
     @property
     def is_complete(self) -> bool:

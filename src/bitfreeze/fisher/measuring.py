@@ -98,8 +98,10 @@ class Measuring:
                 self.reasons[layer] = "its gradients are zero in the samples that its factors are checked with"
                 continue
             factors = _factors(calls[layer], delta, len(numbers))
-            factors = replace(factors, score=score, last=last, numbers=numbers, reached=self._reached(layer, factors))
+            factors = replace(factors, score=score, last=last, numbers=numbers)
+            factors = replace(factors, reached=self._reached(layer, factors))
             for statistic in self.statistics[layer]:
+                statistic.positions = max(statistic.positions, factors.positions)
                 statistic.add(factors)
         if last:
             self.reached.clear()

@@ -4,7 +4,6 @@ A statistic adds up ``totals`` over samples. At the end they are summed over ran
 Index letters: see registry.py and factors.py. All matrices are like the joined one, [W b], of each group.
 """
 
-
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +21,7 @@ class Statistic:
     Attributes:
         totals: sums over samples; once the estimate is done, over those of all ranks.
         samples: number of samples, over all ranks; 0 before the estimate is done.
+        positions: largest number of positions of a sample on this rank.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -29,6 +29,7 @@ class Statistic:
         self.like = joined_like(layer)
         self.totals: dict[str, Tensor] = {}
         self.samples = 0
+        self.positions = 1
 
     def add(self, factors: Factors) -> None:
         """Add the samples of a batch, for one score."""

@@ -10,9 +10,9 @@ import pytest
 from bitfreeze.lab.results.rows import finished_rows, from_csv, merged, to_csv
 from bitfreeze.lab.results.table import grid, summarise, to_markdown, to_page
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.environment import code_version
 from bitfreeze.lab.runs.events import AccuracyResult, TaskTested
 from bitfreeze.lab.runs.folder import RunFolder
+from bitfreeze.lab.runs.provenance import code_version
 from bitfreeze.lab.runs.start import run
 
 COLUMNS = [

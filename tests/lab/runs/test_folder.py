@@ -8,9 +8,9 @@ import torch
 from bitfreeze.lab.results.rows import finished_rows
 from bitfreeze.lab.results.table import summarise
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.environment import code_version
 from bitfreeze.lab.runs.events import AccuracyResult, EpochDone, Started
 from bitfreeze.lab.runs.folder import RunDamaged, RunFolder, RunRefused
+from bitfreeze.lab.runs.provenance import code_version
 from bitfreeze.lab.runs.start import run
 from support.made_runs import make_run
 

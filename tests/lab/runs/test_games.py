@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageSequence
 
 from bitfreeze.lab import metrics
-from bitfreeze.lab.cli.training import Run, Sweep, in_full
+from bitfreeze.lab.cli.training import Run, Sweep
 from bitfreeze.lab.methods import methods
 from bitfreeze.lab.results.figures import draw
 from bitfreeze.lab.results.play import play_game, write_pictures
@@ -85,8 +85,8 @@ def test_no_evaluations_are_none_until_a_task_has_ended(tmp_path):
 
 def test_short_options_of_games_are_those_of_run_and_sweep(type_in):
     for command in (Run("atari6", steps="200k", net="small"), Sweep("atari6", steps="200k", net="small")):
-        assert in_full(command) == ["training.steps=200000", "network.kind=small"]
-    assert in_full(Sweep("control", envs=["CartPole-v1"])) == ['stream.envs=["CartPole-v1"]']
+        assert command.changes() == ["training.steps=200000", "network.kind=small"]
+    assert Sweep("control", envs=["CartPole-v1"]).changes() == ['stream.envs=["CartPole-v1"]']
     with pytest.raises(SystemExit, match="envs"):
         type_in("run", "control", "--envs")
 

@@ -10,25 +10,42 @@ from .results import StreamName, print_table
 
 
 @dataclass
-class Run:
-    """Carry out a run; the same command again continues one that was cut off."""
+class Settings:
+    """Options that a run and a sweep share."""
 
     stream: StreamName
     """Stream of tasks: see `bitfreeze list`."""
-    method: str = "blip"
-    """Method: see `bitfreeze list`."""
-    variant: str = ""
-    """Named variant of the stream's preset, such as `released`."""
-    seed: int = 0
-    """Seed of the training. The scenario's own is stream.seed."""
     set: list[str] = field(default_factory=list)
-    """Changes to the preset: training.epochs=40 method.budget=0.2 network.hidden=[100] ..."""
+    """Changes to the preset: training.epochs=40 method.tolerance=0.05 network.hidden=[100] ..."""
     steps: str = ""
     """For games: steps in each, such as 200k or 10M; short for training.steps."""
     net: str = ""
     """The network; short for network.kind."""
     envs: list[str] | None = None
     """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
+
+    def changes(self) -> list[str]:
+        """All changes to the preset, short options in full."""
+        from ..runs.values import parse_count
+
+        short = {
+            "training.steps": self.steps and str(parse_count(self.steps)),
+            "network.kind": self.net,
+            "stream.envs": "" if self.envs is None else json.dumps(self.envs, separators=(",", ":")),
+        }
+        return [*self.set, *(f"{name}={value}" for name, value in short.items() if value)]
+
+
+@dataclass
+class Run(Settings):
+    """Carry out a run; the same command again continues one that was cut off."""
+
+    method: str = "blip"
+    """Method: see `bitfreeze list`."""
+    variant: str = ""
+    """Named variant of the stream's preset, such as `released`."""
+    seed: int = 0
+    """Seed of the training. The scenario's own is stream.seed."""
     threads: int = 1
     """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
     checkpoint_seconds: float = 20.0
@@ -44,7 +61,7 @@ class Run:
         from ..runs.torchrun import joined_ranks
         from .run_display import show_run
 
-        config = lab.make_config(self.stream, self.method, self.variant, self.seed, [*self.set, *in_full(self)])
+        config = lab.make_config(self.stream, self.method, self.variant, self.seed, self.changes())
         events: list[Event] = []
         with joined_ranks() as ranks, show_run() as display:
             try:
@@ -73,23 +90,13 @@ class Run:
 
 
 @dataclass
-class Sweep:
+class Sweep(Settings):
     """Carry out many runs, one in each of several processes, and show the table."""
 
-    stream: StreamName
-    """Stream of tasks: see `bitfreeze list`."""
     methods: str = "blip,ft"
     """Methods, separated by commas; method:variant for a variant."""
     seeds: str = "0"
     """0-4, or 0,2,5."""
-    set: list[str] = field(default_factory=list)
-    """Changes to the preset, for all runs."""
-    steps: str = ""
-    """For games: steps in each, such as 200k or 10M; short for training.steps."""
-    net: str = ""
-    """The network; short for network.kind."""
-    envs: list[str] | None = None
-    """For games: the environments; short for stream.envs."""
     grid: list[str] = field(default_factory=list)
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -109,7 +116,7 @@ class Sweep:
         with show_sweep() as display:
             try:
                 outcomes = lab.sweep(
-                    self.stream, self.methods.split(","), parse_seeds(self.seeds), [*self.set, *in_full(self)],
+                    self.stream, self.methods.split(","), parse_seeds(self.seeds), self.changes(),
                     self.grid, workers=self.workers, engine=self.engine, address=self.address,
                     engine_options=parse_options(self.engine_options), display=display, get_data=get_shown,
                 )  # fmt: skip
@@ -135,15 +142,3 @@ def parse_seeds(text: str) -> list[int]:
             raise ValueError(f"seeds are written 0-4, the smaller first; got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(seeds))
-
-
-def in_full(given: Run | Sweep) -> list[str]:
-    """The short options as changes."""
-    from ..runs.values import parse_count
-
-    changes = {
-        "training.steps": given.steps and str(parse_count(given.steps)),
-        "network.kind": given.net,
-        "stream.envs": "" if given.envs is None else json.dumps(given.envs, separators=(",", ":")),
-    }
-    return [f"{name}={value}" for name, value in changes.items() if value]

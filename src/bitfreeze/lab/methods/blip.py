@@ -45,7 +45,7 @@ class BitLevelInformationPreserving(FisherMethod):
         trainers=("supervised", "reinforcement"),
     )
 
-    rules: Annotated[RuleSet, "set of rules"] = "strict"
+    rules: Annotated[RuleSet, "set of rules"] = "directions"
     snap: Annotated[bool | None, "move weights to their centre at a task's end; none leaves it to the rules"] = None
     gain: Annotated[Literal["appendix", "eq8"] | None, "information gain; none leaves it to the rules"] = None
     rounding: Annotated[

@@ -17,9 +17,9 @@ from torch import Tensor
 from ..data.extras import lab_module
 from ..streams import streams
 from .config import Config, without_retired
-from .environment import environment
 from .events import Event, Finished, parse_line, result_of
 from .kinds import kinds
+from .provenance import environment
 from .values import to_toml
 
 E = TypeVar("E", bound=Event)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitfreeze.lab.runs.environment import environment
+from bitfreeze.lab.runs.provenance import environment
 from bitfreeze.lab.streams import streams
 from support import made_files
 
