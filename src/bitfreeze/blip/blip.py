@@ -241,7 +241,7 @@ class BLIP:
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift, changed = self.drift(), self._versions != self._current_versions()
+            drift, changed = self.drift(), self._has_changed()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
@@ -269,8 +269,14 @@ class BLIP:
         )  # fmt: skip
 
     def _current_versions(self) -> dict[str, tuple[int, int]]:
-        """What tells whether a watched parameter has been written to."""
-        return {name: (id(s.slot.find()), s.local._version) for name, s in self._tensors.states.items()}
+        """What tells whether a watched parameter has been written to. Shards do not tell, so they count as changed."""
+        states = self._tensors.states.items()
+        return {name: (id(s.slot.find()), s.local._version) for name, s in states if not s.layout.sharded}
+
+    def _has_changed(self) -> bool:
+        """Whether a watched parameter may have been written to since the last task ended."""
+        sharded = any(state.layout.sharded for state in self._tensors.states.values())
+        return sharded or self._versions != self._current_versions()
 
     def _end_task(self) -> None:
         self.tasks += 1

@@ -129,6 +129,8 @@ class Directions(WatchedTensors[HeldTensor]):
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
         self.bind_if_moved()
         held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
+        if not held:
+            return False  # a step of another model
         stepped = {id(state) for state in held}
         in_layers: set[int] = set()
         require_float([state.slot for state in held])
