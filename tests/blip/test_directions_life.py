@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip.directions import Directions
+from bitfreeze.blip.directions import DRIFT_FACTOR, Directions
 from bitfreeze.likelihoods import Categorical
 from support.protected_nets import Net, assert_same, make_task, train, train_sgd
 
@@ -81,7 +81,7 @@ def test_entries_are_held_by_the_same_prior() -> None:
     x, _ = make_task(0)
     blip.consolidate([x.double()], labels="exact")
     entries = sum(parameter.numel() for parameter in model.parameters())
-    assert math.isclose(blip.prior, 2 * 0.3 / entries)
+    assert math.isclose(blip.prior, 2 * 0.3 / (DRIFT_FACTOR * entries))
     state = guard_of(blip).states["1.weight"]
     low, high = blip.intervals()["1.weight"]
     torch.testing.assert_close((high - low) / 2, (blip.prior / state.fisher).sqrt(), rtol=1e-9, atol=1e-12)
@@ -176,13 +176,13 @@ def test_tolerance_is_nats_a_predicted_token(masked: bool) -> None:
     blip.consolidate([x], lambda x: Categorical(model(x), mask=counts) if masked else model(x), labels="exact")
     entries, positions = sum(p.numel() for p in model.parameters()), int(counts.sum()) / 12
     assert positions == (4 if masked else 7)
-    assert math.isclose(blip.prior, 2 * 0.1 * positions / entries)
+    assert math.isclose(blip.prior, 2 * 0.1 * positions / (DRIFT_FACTOR * entries))
     before = model(x).detach().log_softmax(-1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1e-4 * torch.randn_like(parameter))
     kl = (before.exp() * (before - model(x).log_softmax(-1))).sum(-1)[counts].mean()
-    assert 0.3 < blip.drift() / kl.item() < 3  # off-diagonals are dropped
+    assert 0.3 < guard_of(blip).quadratic_cost() / kl.item() < 3  # off-diagonals are dropped
 
 
 def test_masked_tokens_do_not_count() -> None:

@@ -168,7 +168,7 @@ def test_a_failing_consolidate_puts_weights_and_state_back() -> None:
     blip.attach().remove()
     train_sgd(model, 1, rate=50.0)
     weights, state = copy.deepcopy(dict(model.state_dict())), blip.state_dict()
-    with pytest.raises(RuntimeError, match=r"above the tolerance of 0\.02: no optimizer is attached"):
+    with pytest.raises(RuntimeError, match=r"far above the tolerance of 0\.02: no optimizer is attached"):
         blip.consolidate([make_task(1)])
     broken = (x if k else 1 / 0 for k, x in enumerate(make_task(1)[0].split(8)))
     for data, error, match in (

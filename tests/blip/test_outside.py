@@ -88,7 +88,7 @@ CASES = {
 
 OUTSIDE = {
     "strict": "entries of '.*' lie outside their interval, by up to .*",
-    "directions": r"weights that cost the earlier tasks about .* nats, above the tolerance of 0\.02",
+    "directions": r"weights that cost the earlier tasks about .* nats, far above the tolerance of 0\.02",
 }
 
 
