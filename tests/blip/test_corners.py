@@ -17,6 +17,8 @@ from bitfreeze.blip.budget import in_one_scale
 from bitfreeze.fisher import explain
 from support.protected_nets import GUARDS, Net, make_task, protected, train_sgd
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 
 class Optional(nn.Module):
     def __init__(self) -> None:

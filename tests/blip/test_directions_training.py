@@ -93,7 +93,7 @@ def test_float64_half_way_holds_the_same_coordinates() -> None:
     layer = guard_of(blip).layers["backbone.0.weight"]
     assert layer.radius.dtype == torch.float64
     torch.testing.assert_close(layer.radius, radius, rtol=1e-6, atol=0)
-    assert (layer.turning.turn(layer.change()).abs() <= layer.radius + 1e-6).all()
+    assert (layer.turning.turn(layer.change()).abs() <= layer.radius * layer.width + 1e-6).all()
     blip.consolidate([x.double()])
     model.float()
     train(model, (x, y), SGD(model.parameters(), lr=5.0))
@@ -109,24 +109,25 @@ def far(model: nn.Module) -> None:
         parameter.grad = 100 * torch.ones_like(parameter)
 
 
-@pytest.mark.parametrize("extra_clamps", [0, 2])
-def test_only_every_third_step_clamps_along_all_directions(extra_clamps: int) -> None:
-    model, blip = started(Rules.directions(strongest=None, every=3, leading=0))
+@pytest.mark.parametrize("every", [1, 4])
+def test_large_steps_are_clamped_at_once_and_small_ones_now_and_then(every: int) -> None:
+    model, blip = started(Rules.directions(strongest=None, every=every, leading=0))
     optimizer = SGD(model.parameters(), lr=1.0)
-    inside = []
-    for _ in range(7):
-        for _ in range(extra_clamps):  # clamp_() is no step
-            blip.clamp_()
+    for _ in range(5):
         far(model)
         optimizer.step()
-        inside.append(blip.drift() <= 0.02)
-    assert inside == [False, False, True, False, False, True, False]
+        assert blip.drift() <= 0.02 * 1.001
+        assert guard_of(blip).layers["backbone.0.weight"].pace == 1
+    paces = []
+    for _ in range(20):
+        for parameter in model.parameters():
+            parameter.grad = 1e-7 * torch.ones_like(parameter)
+        optimizer.step()
+        paces.append(max(layer.pace for layer in guard_of(blip).layers.values()))
+        assert all(layer.since < every or every == 1 for layer in guard_of(blip).layers.values())
+    assert max(paces) == every
     blip.clamp_()
-    assert blip.drift() <= 0.02
-    far(model)
-    optimizer.step()
-    assert blip.drift() > 0.02
-    assert blip.consolidate([make_task(1)]).drift <= 0.02  # clamps first
+    assert all(layer.since == 0 for layer in guard_of(blip).layers.values())
 
 
 @pytest.mark.parametrize("kind", ["weight", "bias", "both"])
@@ -134,10 +135,10 @@ def test_optimizers_of_one_tensor_of_a_layer(kind: str) -> None:
     model, blip = started(Rules.directions(strongest=None, every=2, leading=0))
     mine = [p for name, p in model.named_parameters() if kind == "both" or name.endswith(kind)]
     optimizer = SGD(mine, lr=1.0)
-    for step in range(1, 7):
+    for _ in range(6):
         far(model)
         optimizer.step()
-        assert (blip.drift() <= 0.02) == (step % 2 == 0)
+        assert blip.drift() <= 0.02 * 1.001
 
 
 # going on
@@ -189,5 +190,5 @@ def test_coordinates_at_their_edge_are_counted() -> None:
     counted = sum(layer.at_edge() for layer in guard_of(blip).layers.values())
     report = blip.consolidate([make_task(1)])
     assert report.at_edge is not None
-    assert sum(tensor.at_edge or 0 for tensor in report.tensors.values()) == counted > 0
+    assert sum(tensor.at_edge or 0 for tensor in report.tensors.values()) == counted
     assert F.cross_entropy(model(make_task(0)[0]), make_task(0)[1]).isfinite()

@@ -23,6 +23,8 @@ from support.protected_nets import (
     watched,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 
 def through_a_file(state: Any) -> Any:
     file = io.BytesIO()

@@ -7,6 +7,7 @@ F_0 K / 2, times a measured factor. While a task stays below its tolerance, inte
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -245,7 +246,14 @@ class Directions(WatchedTensors[HeldTensor]):
                 "them now"
             )
         before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
+        paces = [(layer, layer.pace, layer.since, layer.spent) for layer in self.layers.values()]
+        widening, waited_for = replace(self.widening), set(self.waited_for)
         self.hold_()
+        for layer, pace, since, spent in paces:  # as they were, if the end of the task fails; it resets them otherwise
+            layer.pace, layer.since, layer.spent = pace, since, spent
+        self.widening, self.waited_for = widening, waited_for
+        for state in self.states.values():
+            state.width = widening.width
         return before
 
     # the end of a task
