@@ -159,7 +159,7 @@ def report_tensors(
 def _edges(before: Mapping[str, TensorState], ranks: Ranks) -> list[int | None]:
     """Entries at the edge of their interval, None for tensors that have not ended a task before."""
     here = [s.at_edge() if s.bits is not None and s.layout.counts_here(ranks) else 0 for s in before.values()]
-    counted = ranks.sum_(torch.tensor(here)).tolist()
+    counted = ranks.sum_(torch.tensor(here, device="cpu")).tolist()
     return [None if s.bits is None else count for s, count in zip(before.values(), counted, strict=True)]
 
 
