@@ -12,6 +12,8 @@ from torch.utils.data import TensorDataset
 from bitfreeze import BLIP, Rules
 from support.protected_nets import GUARDS, Net, assert_same, make_task, protected, snapshot
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 OTHER = Net(seed=5)
 Spoil = Callable[[Net], Any]
 Act = Callable[[Net, BLIP], Any]

@@ -25,6 +25,8 @@ from support.protected_nets import (
     watched,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 
 class Tied(nn.Module):
     """A tiny language model whose output layer is its embedding."""

@@ -22,6 +22,8 @@ from support.protected_nets import (
     train_sgd,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 
 class LowRank(nn.Module):
     """A layer and a small correction of it."""

@@ -21,6 +21,8 @@ from support.protected_nets import (
     train_sgd,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 
 def never_attached(guard: str) -> BLIP:
     model = Net()

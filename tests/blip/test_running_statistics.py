@@ -10,6 +10,8 @@ from torch.optim import SGD
 from bitfreeze import BLIP
 from support.protected_nets import GUARDS, make_task, train
 
+pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+
 KINDS = {
     "batch norm": lambda: nn.BatchNorm1d(8),
     "without affine": lambda: nn.BatchNorm1d(8, affine=False),
