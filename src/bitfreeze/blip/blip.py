@@ -231,6 +231,7 @@ class BLIP:
         before, mended = (tensors.states, tensors.absent), {}
         look = Looker(
             self.model, data, forward, passes=sum(guard.passes for guard in self._guards), samples=samples,
+            temperature=getattr(self.rules, "temperature", 1.0),
             watch=self.watch, labels=labels, targets=targets, generator=generator, memory_bytes=memory_bytes,
             progress=progress, distributed=distributed,
         )  # fmt: skip

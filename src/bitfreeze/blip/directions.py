@@ -270,7 +270,7 @@ class Directions(WatchedTensors[HeldTensor]):
         prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries)) if self.prior is None else self.prior
         idle = [name for name in idle if not any(estimate.values[part].any() for part in _names(*layers[name]))]
         apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
-        end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.fisher, ranks)
+        end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.damping, self.rules.fisher, ranks)
         for name, turning in turns.items():
             end.add_layer(name, *layers[name], turning, found[name], self.layers.get(name))
         for name in idle:

@@ -7,6 +7,8 @@ from torch import nn
 
 from .. import fisher as fisher_information
 from ..fisher import FisherEstimate
+from ..fisher.estimation import call_model
+from ..likelihoods import as_likelihood, soften, warn_of_probabilities
 
 
 class Looker:
@@ -20,9 +22,11 @@ class Looker:
         *,
         passes: int,
         samples: int | None,
+        temperature: float,
         **options: Any,
     ) -> None:
-        self.model, self.forward, self.samples, self.options = model, forward, samples, options
+        self.model, self.samples, self.options = model, samples, options
+        self.forward = forward if temperature == 1 else _softened(forward or call_model(model), temperature)
         self.data = _Remembered(data) if passes > 1 and isinstance(data, Iterator) else data
         self.seconds = 0.0
 
@@ -34,6 +38,20 @@ class Looker:
         )
         self.seconds += found.seconds
         return found
+
+
+def _softened(forward: Callable[[Any], Any], temperature: float) -> Callable[[Any], Any]:
+    seen = False
+
+    def soft(x: Any) -> Any:
+        nonlocal seen
+        output = forward(x)
+        if not seen:  # once, and not inside torch.func, which cannot look at values
+            warn_of_probabilities(output)
+            seen = True
+        return soften(as_likelihood(output), temperature)
+
+    return soft
 
 
 class _Remembered:

@@ -239,6 +239,13 @@ class DirectionRules(Rules):
     fisher: str = "sum"
     """The Fisher of all tasks is a ``sum`` or a running ``mean``."""
 
+    damping: float = 0.01
+    """Share of the mean Fisher over a layer's outputs that is added to each of them. It bounds steps along directions
+    of the outputs that have no gradient."""
+
+    temperature: float = 2.0
+    """By which class logits are divided for the Fisher. Above 1, answers that the network is sure of are held too."""
+
     moment_samples: int = 1000
     """Number of samples that the directions are found from. Their Fisher comes from all samples."""
 
@@ -255,6 +262,12 @@ class DirectionRules(Rules):
                 raise ValueError(f"Rules.{name} must be a whole number of at least {least}, got {value!r}")
         if self.fisher not in ("sum", "mean"):
             raise ValueError(f"Rules.fisher must be 'sum' or 'mean', got {self.fisher!r}")
+        if not self.damping >= 0:
+            raise ValueError(f"Rules.damping must be at least 0, got {self.damping!r}")
+        if not self.temperature > 0:
+            raise ValueError(
+                f"Rules.temperature must be above 0, got {self.temperature!r}; 1 leaves logits as they are"
+            )
 
 
 def require_rules(rules: Rules) -> WeightRules | DirectionRules:

@@ -15,7 +15,7 @@ from .consolidation import TensorReport, bit_counts, tensor_report
 from .guards import Measured
 from .held_tensor import HeldTensor, bits_of
 from .turned_layer import TurnedLayer
-from .turning import Task, Turning, carry_over
+from .turning import Task, Turning, carry_over, damped
 
 
 @dataclass
@@ -26,6 +26,7 @@ class TaskEnd:
     turnings_before: Mapping[str, Turning]
     apart: Iterable[TurnedLayer]  # held along directions so far, entry by entry from now on
     prior: float
+    damping: float
     over_tasks: str  # Fisher of all tasks: ``sum`` or ``mean``
     ranks: Ranks
     states: dict[str, HeldTensor] = field(default_factory=dict)
@@ -52,6 +53,7 @@ class TaskEnd:
             turning.inputs, turning.outputs, found.totals["turned"] / found.samples,
             None if rest is None else rest / found.samples,
         )  # fmt: skip
+        task = damped(task, self.damping)
         groups, outputs, _ = found.shape
         fishers = [
             (torch.zeros_like(part.local) if part.fisher is None else part.fisher).reshape(groups, outputs, -1)

@@ -83,6 +83,24 @@ class Task:
     rest: Tensor | None  # Fisher of each entry of what the directions leave out; None where they are complete
 
 
+def damped(task: Task, damping: float) -> Task:
+    """The Fisher of a task, with a share ``damping`` of its mean over all outputs added to each output.
+
+    That a direction of the outputs has no gradient holds only nearby: a large step along it bends the network. (A
+    direction of the inputs that no sample uses is free however far a step goes.) In any coordinates of the outputs the
+    share is the same.
+    """
+    outputs = task.outputs.shape[1]
+    along = task.turned.sum(1, keepdim=True) / outputs  # [g, 1, j]
+    if task.rest is None:
+        return replace(task, turned=task.turned + damping * along)
+    of_rest = task.rest.sum(1, keepdim=True) / outputs  # [g, 1, i]
+    outside = 1 - task.outputs.square().sum(-1, keepdim=True)  # [g, o, 1]: share of an output outside the directions
+    turned = task.turned + damping * (along + of_rest @ task.inputs.square())
+    rest = task.rest + damping * (of_rest + outside * (along @ task.inputs.square().mT))
+    return replace(task, turned=turned, rest=rest)
+
+
 def carry_over(before: Turning | None, rest_before: Tensor | None, task: Task) -> tuple[Tensor, Tensor | None]:
     """The Fisher of earlier tasks in a new task's coordinates, and that of what these coordinates leave out.
 

@@ -161,7 +161,7 @@ def estimate(
         slots = _without(watched, skip)
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
-    calls = Calls(forward or _call_model(model))
+    calls = Calls(forward or call_model(model))
     with as_one_process(model), undisturbed(model, used), closing(calls), memory.memory_limit(memory_bytes):
         draws, device = common_generator(generator, ranks), used[0].parameter.device
         sums = Accumulation(slots, measuring, device, calls, labels, draws, ranks)
@@ -241,7 +241,9 @@ class _Found:
             )
 
 
-def _call_model(model: nn.Module) -> Callable[[Any], Any]:
+def call_model(model: nn.Module) -> Callable[[Any], Any]:
+    """A forward that calls the model with the input of a batch."""
+
     def forward(x: Any) -> Any:
         try:
             return model(x)

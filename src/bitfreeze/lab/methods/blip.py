@@ -60,6 +60,8 @@ class BitLevelInformationPreserving(FisherMethod):
     leading: Annotated[int, "strongest directions that are clamped more often; 0 for none"] = DEFAULTS.leading
     leading_every: Annotated[int, "steps between two clamps along the leading directions"] = DEFAULTS.leading_every
     over_tasks: Annotated[Literal["sum", "mean"], "directions: the Fisher of all tasks"] = "sum"
+    damping: Annotated[float, "directions: share of the mean Fisher over outputs added to each"] = DEFAULTS.damping
+    temperature: Annotated[float, "directions: by which logits are divided for the Fisher"] = DEFAULTS.temperature
     moment_samples: Annotated[int, "samples that directions are found from"] = DEFAULTS.moment_samples
     budget: Annotated[float | None, "by weight: share of the bits in use that the first task may freeze"] = None
     prior: Annotated[float | None, "by weight: F_0 for the Fisher per sample, in place of the budget"] = None
@@ -78,7 +80,7 @@ class BitLevelInformationPreserving(FisherMethod):
         if isinstance(rules, DirectionRules):
             return DirectionRules(
                 strongest=self.strongest, every=self.every, leading=self.leading, leading_every=self.leading_every,
-                fisher=self.over_tasks, moment_samples=self.moment_samples,
+                fisher=self.over_tasks, moment_samples=self.moment_samples, temperature=self.temperature, damping=self.damping,
             )  # fmt: skip
         changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
         chosen = {name: value for name, value in changed.items() if value is not None}
