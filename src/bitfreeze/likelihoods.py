@@ -431,6 +431,19 @@ def warn_of_probabilities(output: Any) -> None:
         )
 
 
+def warn_of_real_targets(likelihood: Likelihood, labels: Any) -> None:
+    """Warn if the data hold one real number for each sample and ``forward`` returns class logits."""
+    inner = likelihood.inner if isinstance(likelihood, _Softened) else likelihood
+    if not isinstance(inner, Categorical) or not isinstance(labels, Tensor) or not labels.is_floating_point():
+        return
+    if labels.numel() == inner.rows and bool((labels != labels.round()).any()):
+        warnings.warn(
+            "forward returns class logits, but the data's labels are real numbers; return "
+            "bitfreeze.likelihoods.Gaussian(mean) for a regression",
+            stacklevel=2,
+        )
+
+
 def _sum_per_sample(x: Tensor) -> Tensor:
     return x.flatten(1).sum(1) if x.ndim > 1 else x
 

@@ -35,7 +35,7 @@ def measured(
     torch.manual_seed(0)
     make, shape = LAYERS[kind]
     model = randomise(Readout(make(), torch.zeros(1, *shape)).to(dtype))
-    rules = Rules.directions(strongest=strongest, every=1)
+    rules = Rules.directions(temperature=1.0, damping=0.0, strongest=strongest, every=1)
     blip = BLIP(model, watch=model.layer, rules=rules, tolerance=tolerance)
     for _ in range(tasks):
         x, y = torch.randn(14, *shape, dtype=dtype), torch.randint(3, (14,))
@@ -203,7 +203,9 @@ def test_with_few_directions_the_clamp_of_the_rest_leaks_into_them_a_little(kind
 def test_directions_that_nothing_uses_stay_free(strongest: int | None) -> None:
     torch.manual_seed(0)
     model = nn.Linear(6, 3).double()
-    blip = BLIP(model, rules=Rules.directions(strongest=strongest, every=1), tolerance=1e-3)
+    blip = BLIP(
+        model, rules=Rules.directions(temperature=1.0, damping=0.0, strongest=strongest, every=1), tolerance=1e-3
+    )
     x = torch.randn(20, 6).double()
     used = torch.linalg.qr(torch.randn(6, 6).double()).Q
     x = x @ used[:, :2] @ used[:, :2].T  # inputs lie in a plane
@@ -267,7 +269,7 @@ def test_scaled_inputs_scale_the_radius_and_not_the_drift() -> None:
         with torch.no_grad():
             model[0].weight /= c
         x = c * torch.randn(20, 5).double()
-        blip = BLIP(model, rules=Rules.directions(strongest=None, every=1), tolerance=0.5)
+        blip = BLIP(model, rules=Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1), tolerance=0.5)
         blip.consolidate([x], labels="exact")
         with torch.no_grad():
             model[0].weight += 0.1 * torch.randn(4, 5).double() / c

@@ -13,7 +13,7 @@ from bitfreeze.blip.directions import DRIFT_FACTOR, Directions
 from bitfreeze.likelihoods import Categorical
 from support.protected_nets import Net, assert_same, make_task, train, train_sgd
 
-ALL = Rules.directions(strongest=None, every=1)
+ALL = Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1)
 
 
 def guard_of(blip: BLIP) -> Directions:

@@ -60,7 +60,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, steps: 
 def make(bias: bool, tolerance: float, seed: int = 0, **choices: object) -> BLIP:
     torch.manual_seed(seed)
     model = nn.Linear(5, OUTPUTS, bias=bias).double()
-    rules = Rules.directions(**{"strongest": None, "every": 1, **choices})
+    rules = Rules.directions(**{"temperature": 1.0, "damping": 0.0, "strongest": None, "every": 1, **choices})
     return BLIP(model, rules=rules, tolerance=tolerance)
 
 

@@ -13,7 +13,7 @@ from bitfreeze import BLIP, Rules
 from bitfreeze.blip.directions import Directions
 from support.protected_nets import Net, assert_same, make_task, train, train_sgd
 
-ALL = Rules.directions(strongest=None, every=1)
+ALL = Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1)
 
 
 def guard_of(blip: BLIP) -> Directions:
@@ -72,7 +72,11 @@ def test_memory_layouts_make_no_difference(leading: int) -> None:
         if layout == "transposed":
             for layer in (model[0], model[3]):
                 layer.weight = nn.Parameter(layer.weight.detach().transpose(0, 1).contiguous().transpose(0, 1))
-        blip = BLIP(model, rules=Rules.directions(strongest=None, every=2, leading=leading), tolerance=0.02)
+        blip = BLIP(
+            model,
+            rules=Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=2, leading=leading),
+            tolerance=0.02,
+        )
         blip.attach()
         x = torch.randn(16, 3, 4, 4)
         blip.consolidate([x], labels="exact")
@@ -111,7 +115,7 @@ def far(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_large_steps_are_clamped_at_once_and_small_ones_now_and_then(every: int) -> None:
-    model, blip = started(Rules.directions(strongest=None, every=every, leading=0))
+    model, blip = started(Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=every, leading=0))
     optimizer = SGD(model.parameters(), lr=1.0)
     for _ in range(5):
         far(model)
@@ -132,7 +136,7 @@ def test_large_steps_are_clamped_at_once_and_small_ones_now_and_then(every: int)
 
 @pytest.mark.parametrize("kind", ["weight", "bias", "both"])
 def test_optimizers_of_one_tensor_of_a_layer(kind: str) -> None:
-    model, blip = started(Rules.directions(strongest=None, every=2, leading=0))
+    model, blip = started(Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=2, leading=0))
     mine = [p for name, p in model.named_parameters() if kind == "both" or name.endswith(kind)]
     optimizer = SGD(mine, lr=1.0)
     for _ in range(6):
@@ -147,7 +151,7 @@ def test_optimizers_of_one_tensor_of_a_layer(kind: str) -> None:
 @pytest.mark.parametrize("strongest", [None, 3])
 @pytest.mark.parametrize("steps", [0, 3], ids=["between tasks", "within a task"])
 def test_a_run_goes_on_bit_for_bit(strongest: int | None, steps: int) -> None:
-    rules = Rules.directions(strongest=strongest, every=4, leading=2, leading_every=2)
+    rules = Rules.directions(temperature=1.0, damping=0.0, strongest=strongest, every=4, leading=2, leading_every=2)
     model, blip = started(rules)
     train_sgd(model, 1, rate=0.1, steps=steps)
     other = Net(seed=9)

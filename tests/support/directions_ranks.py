@@ -13,8 +13,8 @@ from support.ddp_ranks import Net, make_net, task_data
 from support.ranks import be_a_rank
 
 RULES = {
-    "all": Rules.directions(strongest=None, every=2, leading=3),
-    "few": Rules.directions(strongest=4, every=2, leading=0),
+    "all": Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=2, leading=3),
+    "few": Rules.directions(temperature=1.0, damping=0.0, strongest=4, every=2, leading=0),
 }
 TOLERANCE, TASKS, STEPS = 0.02, 3, 10
 

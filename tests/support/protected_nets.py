@@ -25,7 +25,7 @@ RULES = {
 # settings of a BLIP for behaviour that all guards share
 GUARDS: dict[str, dict[str, Any]] = {
     "strict": {"rules": Rules.strict(), "budget": 0.3},
-    "directions": {"rules": Rules.directions(strongest=None, every=1), "tolerance": 0.02},
+    "directions": {"rules": Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1), "tolerance": 0.02},
 }
 
 

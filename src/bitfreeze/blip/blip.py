@@ -101,6 +101,7 @@ class BLIP:
         )
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
+        self._just_ended = False  # whether a task has ended and no step was made since
         self._attachments: list[Attachment] = []
         self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
         self._warn_of_statistics()
@@ -174,7 +175,7 @@ class BLIP:
         return isinstance(self.rules, WeightRules) and self.rules.straight_through
 
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        if self._underway and not self._just_loaded and not self._is_straight_through:
+        if self._underway and not (self._just_loaded or self._just_ended or self._is_straight_through):
             return
         if not self._tensors.held_by(optimizer):
             return
@@ -183,7 +184,9 @@ class BLIP:
             self._tensors.begin_training()
         if self._just_loaded:
             self._tensors.require_own_weights()
-            self._just_loaded = False
+        elif self._just_ended and self._versions != self._current_versions():
+            self._warn_of_restored()
+        self._just_loaded = self._just_ended = False
         self._tensors.before_step(optimizer, has_closure=has_closure)
 
     def _after_step(self, optimizer: Optimizer) -> bool:
@@ -280,7 +283,7 @@ class BLIP:
         return sharded or self._versions != self._current_versions()
 
     def _end_task(self) -> None:
-        self.tasks += 1
+        self.tasks, self._just_ended = self.tasks + 1, True
         self._versions = self._current_versions()
         for attachment in self._attachments:
             attachment.steps = 0
@@ -378,8 +381,25 @@ class BLIP:
         new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
         for guard in reversed(self._guards):
             guard.load_state_dict(state, new_names.__getitem__)
-        self.tasks, self._just_loaded = state["tasks"], True
+        self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False
+        self._warn_of_unknown(new_names.values())
         self._hold_statistics()
+
+    def _warn_of_restored(self) -> None:
+        try:
+            self._tensors.require_own_weights()
+        except RuntimeError as error:
+            warnings.warn(str(error), stacklevel=6)  # where the optimizer's step is called
+
+    def _warn_of_unknown(self, known: Iterable[str]) -> None:
+        unknown = sorted(set(self._tensors.current()) - set(known))
+        if unknown and self.tasks:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            warnings.warn(
+                f"'{unknown[0]}'{more} is watched here and not in the state, so it is not protected yet; watch the "
+                "part that the state was saved for, if you did not add to the model",
+                stacklevel=3,
+            )
 
     def _settings(self) -> dict[str, Any]:
         return {"freeze_statistics": self.freeze_statistics, **self._tensors.settings, **asdict(self.rules)}

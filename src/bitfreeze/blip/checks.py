@@ -143,6 +143,6 @@ def require_own_weights(states: States, rules: WeightRules) -> None:
     for name, state in states.items():
         if state.bits is not None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
             raise RuntimeError(
-                f"'{name}' must lie inside the intervals of the loaded state, got entries outside; load the weights "
-                "that the model had then, or call blip.clamp_() to clip them"
+                f"'{name}' must lie inside the intervals that the last task left, got entries outside; restore weights "
+                "before you consolidate, load those that belong to a loaded state, or call blip.clamp_() to clip them"
             )

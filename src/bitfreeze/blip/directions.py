@@ -223,8 +223,9 @@ class Directions(WatchedTensors[HeldTensor]):
         lost = self.drift()
         if lost > FAR_OUTSIDE * self.tolerance:
             raise RuntimeError(
-                f"the weights must be those of the loaded state, got others, which cost the earlier tasks about "
-                f"{lost:.2g} nats; load the weights that the model had then, or call blip.clamp_() to move them back"
+                f"the weights must be those that the last task left, got others, which cost the earlier tasks about "
+                f"{lost:.2g} nats; restore weights before you consolidate, load those that belong to a loaded state, "
+                "or call blip.clamp_() to move them back"
             )
 
     def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:

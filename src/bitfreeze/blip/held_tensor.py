@@ -10,7 +10,7 @@ from torch import Tensor
 from ..model.parameters import require_same_shape
 from .watched import WatchedTensor
 
-AT_EDGE = 0.999  # share of the radius from which a coordinate counts as being at the edge of its interval
+AT_EDGE = 0.95  # share of the radius that counts as the edge: intervals widen a little between two clamps
 
 
 @dataclass

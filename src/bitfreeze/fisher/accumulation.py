@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities
+from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities, warn_of_real_targets
 from ..model.parameters import Slot
 from ..model.ranks import Ranks
 from .agreement import first_line
@@ -49,6 +49,7 @@ class Accumulation:
         likelihood = as_likelihood(output)
         if self.plan is None:
             warn_of_probabilities(output)
+            warn_of_real_targets(likelihood, given)
         n = likelihood.rows
         if n == 0:
             return

@@ -1,6 +1,7 @@
 """Diagonal Fisher of a model: the mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
 
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
@@ -269,6 +271,12 @@ def _require_batches(data: Any, samples: int | None) -> None:
         raise TypeError(
             f"data must be an iterable of batches, got {type(data).__name__}, a dataset of single samples; wrap it in "
             "a DataLoader"
+        )
+    if isinstance(data, _BaseDataLoaderIter) and data._num_yielded:
+        warnings.warn(
+            f"data is an iterator of a DataLoader that has given {data._num_yielded} batches already, so these are "
+            "left out; pass the DataLoader itself",
+            stacklevel=3,
         )
     whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
     if samples is not None and (not whole or samples < 1):

@@ -80,7 +80,8 @@ class BitLevelInformationPreserving(FisherMethod):
         if isinstance(rules, DirectionRules):
             return DirectionRules(
                 strongest=self.strongest, every=self.every, leading=self.leading, leading_every=self.leading_every,
-                fisher=self.over_tasks, moment_samples=self.moment_samples, temperature=self.temperature, damping=self.damping,
+                fisher=self.over_tasks, moment_samples=self.moment_samples, temperature=self.temperature,
+                damping=self.damping,
             )  # fmt: skip
         changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
         chosen = {name: value for name, value in changed.items() if value is not None}
