@@ -95,7 +95,8 @@ def damped(task: Task, damping: float) -> Task:
     if task.rest is None:
         return replace(task, turned=task.turned + damping * along)
     of_rest = task.rest.sum(1, keepdim=True) / outputs  # [g, 1, i]
-    outside = 1 - task.outputs.square().sum(-1, keepdim=True)  # [g, o, 1]: share of an output outside the directions
+    # share [g, o, 1] of each output outside the directions; rounding may leave it below 0
+    outside = (1 - task.outputs.square().sum(-1, keepdim=True)).clamp_(min=0)
     turned = task.turned + damping * (along + of_rest @ task.inputs.square())
     rest = task.rest + damping * (of_rest + outside * (along @ task.inputs.square().mT))
     return replace(task, turned=turned, rest=rest)
