@@ -7,14 +7,14 @@ import torch
 
 import measure
 import plain_networks as networks
-from bitfreeze import BLIP
+from bitfreeze import BLIP, Rules
 
 
 def measure_bytes() -> tuple[float, float]:
     """Bytes a parameter of what is saved, and of what is held while training."""
     model = networks.mlp()
     entries = sum(p.numel() for p in model.parameters())
-    blip = BLIP(model)
+    blip = BLIP(model, rules=Rules.strict())
     blip.consolidate([torch.randn(64, 784)])
     blip.clamp_()
     file = io.BytesIO()
@@ -30,7 +30,7 @@ def measure_growth(tasks: int = 200, window: int = 20) -> tuple[float, float]:
     """
     torch.manual_seed(0)
     model = networks.mlp()
-    blip = BLIP(model)
+    blip = BLIP(model, rules=Rules.strict())
     sizes, times = [], []
     for _ in range(tasks):
         x = torch.randn(64, 784)

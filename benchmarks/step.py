@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bitfreeze import BLIP
+from bitfreeze import BLIP, Rules
 from measure import ratio
 
 
 def measure_step(model: nn.Module, x: Tensor, y: Tensor, steps: int, rounds: int) -> tuple[float, float]:
     """(step with BLIP / without, step with intervals derived anew / without), after a first task has frozen bits."""
     torch.manual_seed(0)
-    blip = BLIP(model)
+    blip = BLIP(model, rules=Rules.strict())
     blip.consolidate([(x, y)])
 
     def plain_steps() -> None:
