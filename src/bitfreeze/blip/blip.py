@@ -237,11 +237,12 @@ class BLIP:
         try:
             with ranks.together():
                 self._bind()
+                changed = self._versions != self._current_versions()  # before a clamp writes to the weights
                 checks.require_healthy(tensors.states)
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift, changed = self.drift(), self._versions != self._current_versions()
+            drift = self.drift()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
