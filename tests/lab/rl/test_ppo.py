@@ -302,7 +302,7 @@ def test_no_pull_is_fine_tuning():
 
 
 def test_blip_holds_after_every_step():
-    method, tasks, net = prepare("blip")
+    method, tasks, net = prepare("blip", rules="strict")
     learn(method, tasks[0])
     checked = []
     step = method.after_step
