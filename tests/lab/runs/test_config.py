@@ -43,7 +43,7 @@ def test_every_variant_has_settings_that_its_method_takes(stream):
 
 
 def test_options_that_make_no_sense_are_refused_before_anything_is_run():
-    with pytest.raises(ValueError, match=r"method.rules must be strict, following, .* got 'relased'; write"):
+    with pytest.raises(ValueError, match=r"method.rules must be directions, strict, .* got 'relased'; write"):
         make_config("mnist5", "blip", changes=["method.rules=relased"])
     with pytest.raises(ValueError, match=r"method\.smax must be at least 1, got 0\.5"):
         make_config("mnist5", "hat", changes=["method.smax=0.5"])
