@@ -1,8 +1,6 @@
 """BLIP with AdamW. Adam moves every parameter by about the same step and weight decay shrinks all of them, so that
-fine-tuning forgets quickly; BLIP brings each parameter back into its interval after whatever the optimizer did.
-
-The budget was chosen by looking at the outcome, so take the figures as an illustration; the default of 0.1 keeps a
-little less here.
+fine-tuning forgets quickly; BLIP brings the weights back into their intervals after whatever the optimizer did. All
+settings are BLIP's defaults.
 
     python examples/adam_weight_decay.py
 """
@@ -43,8 +41,7 @@ def run(protect: bool, seed: int = 0) -> list[list[float]]:
     """The accuracy on tasks 1..t after each task t."""
     torch.manual_seed(seed)
     model = Network()
-    # Adam's steps are as large for a parameter that hardly matters as for any other: freeze more than by default
-    blip = BLIP(model, watch=model.backbone, budget=0.4)
+    blip = BLIP(model, watch=model.backbone)
     attachment = blip.attach() if protect else None  # AdamW is made anew for each task: no matter
     tasks, matrix = make_tasks(), []
     for task, (x, y, _, _) in enumerate(tasks):

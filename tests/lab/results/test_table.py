@@ -174,7 +174,7 @@ def test_comparing_with_what_is_not_there_names_what_is(root):
 
 
 def test_a_real_run_comes_out_as_it_ended(tmp_path):
-    config = make_config("digits5", "blip", changes=["training.epochs=2", "network.hidden=[16]"])
+    config = make_config("digits5", "blip", "strict", changes=["training.epochs=2", "network.hidden=[16]"])
     result = run(config, tmp_path)
     (row,) = finished_rows(tmp_path, "digits5")
     matrix = RunFolder(tmp_path / config.name).read_matrix()
