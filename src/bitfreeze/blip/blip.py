@@ -415,11 +415,6 @@ class BLIP:
             )
 
 
-def _plain(value: float | None) -> float | None:
-    """A number of Python's own, from any kind of number."""
-    return None if value is None else float(value)
-
-
 def default_rules(budget: float | None, prior: float | None) -> Rules:
     """Rules of a BLIP that is given none: by weight where a setting of those rules is given."""
     return Rules.directions() if budget is None and prior is None else Rules.strict()
