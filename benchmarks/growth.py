@@ -25,7 +25,7 @@ def measure_bytes() -> tuple[float, float]:
 def measure_growth(tasks: int = 200, window: int = 20) -> tuple[float, float]:
     """State at the last task by state at the first, and the same for the time of a task's end and a clamp.
 
-    Times are the best of the first and of the last ``window`` tasks; the first is left out, because it also solves for
+    Times are the best of the first and of the last ``window`` tasks; the very first is left out, because it also finds
     the prior.
     """
     torch.manual_seed(0)

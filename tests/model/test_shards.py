@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bitfreeze import BLIP
+from bitfreeze import BLIP, Rules
+from bitfreeze.blip.consolidation import DRIFT_FACTOR
 from bitfreeze.fisher import estimate
 from support import fsdp_ranks
 from support.ddp_ranks import make_net, task_data
@@ -52,7 +53,7 @@ def test_reports_are_of_the_whole_model(trained):
 def test_the_state_loads_in_a_single_process(trained):
     net = make_net()
     net.load_state_dict(trained[0]["weights"])
-    blip = BLIP(net)
+    blip = BLIP(net, rules=Rules.strict())
     blip.load_state_dict(trained[0]["state"])
     bits = blip.frozen_bits()
     assert all(torch.equal(bits[name], trained[0]["bits"][name]) for name in bits)
@@ -74,10 +75,25 @@ def test_the_fisher_is_sharded_like_the_parameters(corners):
             torch.testing.assert_close(rank["fisher"][name], value, rtol=1e-4, atol=1e-6 * value.max().item())
 
 
+def _alone(net):
+    return BLIP(net, rules=Rules.strict()).consolidate(task_data(0)[0].split(16))
+
+
+def test_by_default_shards_are_held_entry_by_entry_within_the_tolerance(both):
+    a, b = (rank["entry_by_entry"] for rank in both)
+    assert a["drifts"] == b["drifts"]
+    assert a["drifts"] == pytest.approx([DRIFT_FACTOR * cost for cost in a["costs"]], rel=1e-4)
+    assert 0 < min(a["costs"][1:]) <= max(a["costs"]) <= 1e-3 * 1.001
+    assert a["at edge"] == b["at edge"]
+    assert min(a["at edge"][1:]) > 0
+    assert a["directions"] == {}
+    assert a["nbytes"] + b["nbytes"] == 8 * a["entries"]
+
+
 def test_replicas_of_shards_are_counted_once(corners):
     net = make_net()
     torch.manual_seed(0)
-    assert corners[0]["hybrid"] == corners[1]["hybrid"] == BLIP(net).consolidate(task_data(0)[0].split(16)).histogram
+    assert corners[0]["hybrid"] == corners[1]["hybrid"] == _alone(net).histogram
 
 
 def test_what_is_not_supported_says_so(corners):

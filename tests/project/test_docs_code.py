@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import bitfreeze.lab.rl  # noqa: F401 - registers its streams before a page is run
 from bitfreeze.lab.cli.main import main
 from bitfreeze.lab.methods import methods
 from bitfreeze.lab.streams import streams

@@ -1,6 +1,7 @@
 """What each rank does in test_distributed.py."""
 
 import copy
+import warnings
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from support.doc_blocks import run_block
 from support.ranks import be_a_rank
 
 STEPS = (334, 333, 333)
+RULES = {"strict": Rules.strict(), "directions": Rules.directions()}
 
 
 class Net(nn.Module):
@@ -81,7 +83,7 @@ def failures(rank: int, count: int) -> dict[str, Any]:
     """Bad data on one rank: every rank is told, nothing has changed, and it can go on."""
     net, found = make_net(), {}
     x, _ = task_data(0)
-    blip = BLIP(net)
+    blip = BLIP(net, rules=Rules.strict())
 
     def told(name: str, data: Any, **options: Any) -> None:
         before = copy.deepcopy(blip.state_dict()), net.body[0].weight.clone()
@@ -112,10 +114,14 @@ def _broken(x: Tensor) -> Any:
 
 
 def ddp(rank: int, count: int) -> dict[str, Any]:
+    return {name: _own_loop(rank, rules) for name, rules in RULES.items()}
+
+
+def _own_loop(rank: int, rules: Rules) -> dict[str, Any]:
     """A user's own loop over three tasks, 1,000 steps in all."""
     net = make_net()
     model = DistributedDataParallel(net)
-    blip = BLIP(model)
+    blip = BLIP(model, rules=rules)
     blip.attach()
     found: dict[str, Any] = {"different": [], "total": 0, "reports": []}
     for task, steps in enumerate(STEPS):
@@ -135,7 +141,7 @@ def ddp(rank: int, count: int) -> dict[str, Any]:
         alone = _alone(net, blip, x, seed=task) if rank == 0 else {}
         torch.manual_seed(task + 10 * rank)
         report = blip.consolidate(loader, samples=len(x))  # the sampler repeats a sample to fill up
-        found["reports"].append((report.histogram, report.samples, report.prior, report.share))
+        found["reports"].append((report.histogram, report.samples, report.prior, report.share, report.drift))
         bits = blip.frozen_bits()
         found["different"].append(sum(int((alone[name] != bits[name]).sum()) for name in alone))
         found["total"] = sum(b.numel() for b in bits.values())
@@ -158,14 +164,16 @@ def buffers(rank: int, count: int) -> dict[str, Any]:
 
 def page(rank: int, count: int) -> dict[str, Any]:
     """The page's own block."""
-    names = run_block("scale.md", "Your own loop with DistributedDataParallel")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no weight reached the edge")  # a few steps on noise
+        names = run_block("scale.md", "Your own loop with DistributedDataParallel")
     return {"samples": names["report"].samples, "task": names["report"].task, "names": list(names["report"].tensors)}
 
 
 def _alone(net: Net, blip: BLIP, x: Tensor, seed: int) -> dict[str, Tensor]:
     """The bits that one process would freeze with all of the samples."""
     twin = copy.deepcopy(net)
-    other = BLIP(twin)
+    other = BLIP(twin, rules=blip.rules)
     other.load_state_dict(blip.state_dict())
     torch.manual_seed(seed)
     other.consolidate(x.split(16), distributed=False)

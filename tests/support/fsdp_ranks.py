@@ -24,7 +24,7 @@ def sharded_net(mesh: Any = None) -> Net:
 
 def training(rank: int, count: int) -> dict[str, Any]:
     net = sharded_net()
-    blip = BLIP(net)
+    blip = BLIP(net, rules=Rules.strict())
     blip.attach()
     found: dict[str, Any] = {"different": []}
     for task in range(3):
@@ -59,11 +59,40 @@ def training(rank: int, count: int) -> dict[str, Any]:
     return found
 
 
+def entry_by_entry(rank: int, count: int) -> dict[str, Any]:
+    """The default rules, under which sharded layers are held entry by entry."""
+    net = sharded_net()
+    blip = BLIP(net, tolerance=1e-3)
+    blip.attach()
+    found: dict[str, Any] = {"drifts": [], "costs": [], "at edge": []}
+    for task in range(3):
+        x, y = task_data(task)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+        for _ in range(40):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[rank::count]), y[rank::count]).backward()
+            optimizer.step()
+        found["drifts"].append(blip.drift())
+        found["costs"].append(_cost(net, blip) if task else 0.0)
+        report = blip.consolidate(x[rank::count].split(16))
+        found["at edge"].append(report.at_edge)
+        found["directions"] = blip.state_dict()["directions"]
+    found["nbytes"], found["entries"] = blip.nbytes(), sum(p.numel() for p in net.parameters())
+    return found
+
+
+def _cost(net: Net, blip: BLIP) -> float:
+    """Half the Fisher times squared changes, over all entries."""
+    saved = blip.state_dict()["tensors"]
+    changes = {name: p.detach().full_tensor() - saved[name]["centre"] for name, p in net.named_parameters()}
+    return sum(float((saved[name]["fisher"] * change**2).sum()) / 2 for name, change in changes.items())
+
+
 def _taken_up(whole: dict[str, Any], sharded: dict[str, Any]) -> bool:
     """Both kinds of state load into a model that is sharded."""
     loaded = []
     for state in (whole, sharded):
-        blip = BLIP(sharded_net())
+        blip = BLIP(sharded_net(), rules=Rules.strict())
         blip.load_state_dict(state)
         loaded.append({name: bits.full_tensor() for name, bits in blip.frozen_bits().items()})
     return all(torch.equal(loaded[0][n], loaded[1][n]) and torch.equal(loaded[0][n], whole["tensors"][n]["bits"])
@@ -82,7 +111,7 @@ def corners(rank: int, count: int) -> dict[str, Any]:
 
     replicated = init_device_mesh("cpu", (count, 1), mesh_dim_names=("replicate", "shard"))
     net = sharded_net(replicated)
-    blip = BLIP(net)
+    blip = BLIP(net, rules=Rules.strict())
     torch.manual_seed(0)
     found["hybrid"] = blip.consolidate(x[rank::count].split(16)).histogram
     net = sharded_net()
@@ -101,7 +130,7 @@ def corners(rank: int, count: int) -> dict[str, Any]:
     told("infinite on rank 1", lambda: BLIP(net).attach())
 
     net = sharded_net()  # given weights outside their range after attach(): all ranks widen together
-    blip = BLIP(net)
+    blip = BLIP(net, rules=Rules.strict())
     blip.attach()
     with torch.no_grad():
         net.body[0].weight.to_local()[0, 0] = 100.0 if rank == 1 else 0.0
@@ -119,4 +148,4 @@ def page(rank: int, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (training, corners, page)}})
+    be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (training, entry_by_entry, corners, page)}})

@@ -19,7 +19,8 @@ from support.ranks import be_a_rank
 
 CHANGES = ["training.epochs=3", "network.hidden=[16]", "training.batch=31"]  # odd: parts of different sizes
 PARALLEL = {name: (name, CHANGES) for name, method in methods.items() if method.record.data_parallel}
-PARALLEL["blip with levels"] = ("blip", [*CHANGES, "method.levels=true"])
+PARALLEL["blip by weight"] = ("blip", [*CHANGES, "method.rules=strict"])
+PARALLEL["blip with levels"] = ("blip", [*CHANGES, "method.rules=following", "method.levels=true"])
 
 
 def lab(rank: int, count: int) -> dict[str, Any]:

@@ -241,11 +241,12 @@ class BLIP:
         try:
             with ranks.together():
                 self._bind()
+                changed = self._has_changed()  # before a clamp writes to the weights
                 checks.require_healthy(tensors.states)
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift, changed = self.drift(), self._has_changed()
+            drift = self.drift()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
@@ -438,11 +439,6 @@ class BLIP:
                 "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
                 stacklevel=3,
             )
-
-
-def _plain(value: float | None) -> float | None:
-    """A number of Python's own, from any kind of number."""
-    return None if value is None else float(value)
 
 
 def default_rules(budget: float | None, prior: float | None) -> Rules:

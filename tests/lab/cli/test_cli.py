@@ -38,7 +38,7 @@ def test_table_and_show_tell_of_what_was_run(type_in, tmp_path):
     assert rows[0].startswith("method,variant,seed,acc,bwt,bwt_T,")
     (run,) = (tmp_path / "digits5").glob("blip*/seed0")
     shown = type_in("show", str(run.relative_to(tmp_path)))
-    assert 'rules = "strict"' in shown
+    assert 'rules = "directions"' in shown
     assert "after task 5: " in shown
     assert "bits_per_parameter" in shown
 
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_said_in_a_sentence_and_nothing_is_kept(words, sentence
 
 
 def test_what_can_be_set_is_listed(type_in):
-    assert "--set method.budget=0.1  (share of the bits in use" in type_in("list", "blip")
+    assert "--set method.strongest=256  (directions of each side" in type_in("list", "blip")
     assert "--set method.strength=250.0  (lambda" in type_in("list", "ewc")  # the method's own, of no preset
     shown = type_in("list", "mnist5")
     assert "--set training.epochs=200  (the most epochs" in shown

@@ -67,13 +67,13 @@ def test_the_gain_that_is_shown_is_that_of_the_fisher(rules):
 
 
 def test_snap_and_gain_can_be_chosen_apart_from_the_rules():
-    snapped = learned({"snap": True}, tasks=1)
+    snapped = learned({"rules": "strict", "snap": True}, tasks=1)
     for name, parameter in snapped.net.backbone.named_parameters():
         shown = snapped.pictures()
         unit = shown[f"backbone.{name}/bound"].double() * 2.0**-snapped.bits
         assert torch.equal(parameter.double(), shown[f"backbone.{name}/centre"].double() * unit)
-    assert learned({"gain": "eq8"}, tasks=1).blip.rules.gain == "eq8"
-    assert learned({}, tasks=1).blip.rules.gain == "appendix"
+    assert learned({"rules": "strict", "gain": "eq8"}, tasks=1).blip.rules.gain == "eq8"
+    assert learned({"rules": "strict"}, tasks=1).blip.rules.gain == "appendix"
 
 
 def test_samples_are_drawn_from_all_of_the_data():
@@ -91,6 +91,7 @@ def test_samples_are_drawn_from_all_of_the_data():
     assert not any(torch.equal(x, first[: len(x)]) for x in seen)
 
 
+@pytest.mark.filterwarnings("ignore:no watched weight has changed")  # nothing is trained
 def test_each_task_draws_its_labels_from_other_noise():
     """The estimate puts the random state back, so whatever draws samples must move it on."""
     method = prepare("blip")
@@ -107,13 +108,34 @@ def test_no_number_of_samples_means_all():
     assert method.last_report.samples == 50
 
 
+@pytest.mark.filterwarnings("ignore:no watched weight has changed")  # nothing is trained
 def test_what_only_the_pictures_need_is_gone_when_the_next_task_begins():
-    method = prepare("blip", fisher_batch=50)
+    method = prepare("blip", rules="strict", fisher_batch=50)
     for task in TASKS[:2]:
         method.end_task(task, few(task, 50))
     assert method.fisher_before
     method.begin_task(TASKS[2], few(TASKS[2], 50))
     assert not method.fisher_before
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            {"levels": True},
+            r"method.levels must be left out with method.rules=directions, got True; .* rules by weight",
+        ),
+        (
+            {"rules": "strict", "every": 3},
+            r"method.every must be left out with method.rules=strict, got 3; .* directions",
+        ),
+        ({"budget": 0.2}, "budget must be left out with these rules, got 0.2; use tolerance"),
+        ({"rules": "released", "tolerance": 0.2}, "tolerance must be left out with these rules, got 0.2; use budget"),
+    ],
+)
+def test_options_of_other_rules_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        make_method("blip", options)
 
 
 # what FACTS lists at the end of section 12
@@ -127,7 +149,7 @@ def test_a_huge_prior_under_released_rules_zeroes_the_backbone():
 
 def test_a_tiny_prior_holds_every_weight_that_was_used():
     """F0 -> 0 is a fixed backbone wherever the Fisher is above 0."""
-    method = prepare("blip", prior=1e-37)
+    method = prepare("blip", rules="strict", prior=1e-37)
     method.end_task(TASKS[0], train(method, TASKS[0]))
     used = {name: state["fisher"] > 1e-20 for name, state in method.blip.state_dict()["tensors"].items()}
     assert sum(int(mask.sum()) for mask in used.values()) > 100

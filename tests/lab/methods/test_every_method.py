@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bitfreeze.blip.consolidation import DRIFT_FACTOR
 from bitfreeze.lab.methods import make_method, methods
 from bitfreeze.lab.nets import MultiHead, build_network
 from bitfreeze.lab.streams import make_stream
@@ -212,10 +213,25 @@ def test_blip_keeps_to_its_intervals_under_all_rules(rules):
     assert method.blip.capacity() > 0
 
 
+def test_blip_keeps_to_its_tolerance_along_directions():
+    """All coordinates at their edges cost the tolerance, so no task costs more, by the same quadratic estimate."""
+    torch.manual_seed(0)
+    stream, tolerance = make_stream("digits5"), 1e-3
+    net = build_network({"kind": "mlp", "hidden": [16]}, stream.shape, [t.classes for t in stream.tasks])
+    method = make_method("blip", {"tolerance": tolerance})
+    method.build(net, stream.tasks)
+    learn(stream, method, net, stream.tasks[0])
+    for task in stream.tasks[1:TASKS]:
+        learn(stream, method, net, task)
+        assert 0 < method.last_report.drift <= DRIFT_FACTOR * tolerance * 1.001
+        assert method.last_report.at_edge > 0
+    assert method.blip.capacity() > 0
+
+
 def test_unknown_options_and_rules_are_refused():
     with pytest.raises(ValueError, match="there is no setting of method 'budge': did you mean budget"):
         make_method("blip", {"budge": 1})
-    with pytest.raises(ValueError, match=r"method.rules must be strict, .*, got 'loose'"):
+    with pytest.raises(ValueError, match=r"method.rules must be directions, strict, .*, got 'loose'"):
         make_method("blip", {"rules": "loose"})
 
 

@@ -83,6 +83,7 @@ def order_of(sizes: list[float]) -> str:
     return "O(1)" if abs(growth(sizes)) < 0.05 else "O(T)" if growth(sizes) > 0.3 else "in between"
 
 
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")  # one epoch a task moves weights by little
 @pytest.mark.parametrize("name", methods)
 def test_memory_grows_over_ten_tasks_as_the_record_says(name):
     sizes = sizes_after_each_task(name)

@@ -111,6 +111,7 @@ def pictures(task: Task) -> TaskData:
     return TaskData(split, split, split)
 
 
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")  # a few steps move weights by little
 @pytest.mark.parametrize("name", methods)
 def test_every_method_trains_it_on_two_tasks(name):
     torch.manual_seed(0)

@@ -113,6 +113,7 @@ def pictures(task: Task) -> TaskData:
     return TaskData(split, split, split)
 
 
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")  # a few steps move weights by little
 @pytest.mark.parametrize("statistics", ["first", "per_task"])
 @pytest.mark.parametrize("name", [name for name in methods if name not in OWN_NETWORKS])
 def test_methods_train_it_and_leave_statistics_of_earlier_tasks_alone(name, statistics):

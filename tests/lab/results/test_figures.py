@@ -23,12 +23,16 @@ ODD = ("$x_1$ & <b>", "2 or 3")  # names that come from files may hold anything
 
 def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path):
     for value in ("0.1", "0.2"):
-        blip = make_run(tmp_path, "blip", changes=[f"method.budget={value}"], tasks=ODD)
-        make_run(tmp_path, "blip", changes=[f"method.prior={value}"])
+        blip = make_run(tmp_path, "blip", variant="strict", changes=[f"method.budget={value}"], tasks=ODD)
+        make_run(tmp_path, "blip", variant="strict", changes=[f"method.prior={value}"])
     runs = [blip, *(make_run(tmp_path, "ft", seed=seed) for seed in (0, 1))]
     needs = {
-        "budget": [make_run(tmp_path / "b", "blip", changes=[f"method.budget={v}"]) for v in ("0.1", "0.3")],
-        "prior": [make_run(tmp_path / "p", "blip", changes=[f"method.prior={v}"]) for v in ("1e-9", "1e-7")],
+        "budget": [
+            make_run(tmp_path / "b", "blip", variant="strict", changes=[f"method.budget={v}"]) for v in ("0.1", "0.3")
+        ],
+        "prior": [
+            make_run(tmp_path / "p", "blip", variant="strict", changes=[f"method.prior={v}"]) for v in ("1e-9", "1e-7")
+        ],
     }
     needs["scores"] = needs["reward"] = [make_games(tmp_path, "ft"), make_games(tmp_path, "blip")]
     for name, figure in figures.items():
@@ -149,18 +153,22 @@ def title(drawing):
 
 def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     runs = [
-        make_run(tmp_path, "blip", changes=[f"method.budget={value}"], accuracies=((90.0,), (80.0, acc)))
+        make_run(
+            tmp_path, "blip", variant="strict", changes=[f"method.budget={value}"], accuracies=((90.0,), (80.0, acc))
+        )
         for value, acc in ((0.05, 90.0), (0.2, 92.0))
     ]
-    runs.append(make_run(tmp_path, "blip", accuracies=((90.0,), (80.0, 94.0))))  # the preset's own 0.1
-    runs.append(make_run(tmp_path, "blip", changes=["method.budget=0.3", "training.epochs=4"]))
+    runs.append(
+        make_run(tmp_path, "blip", variant="strict", accuracies=((90.0,), (80.0, 94.0)))
+    )  # the preset's own 0.1
+    runs.append(make_run(tmp_path, "blip", variant="strict", changes=["method.budget=0.3", "training.epochs=4"]))
     runs.append(make_run(tmp_path, "ft"))
     line = draw("budget", runs).figure.axes[0].lines[0]
     assert list(line.get_xdata()) == [0.05, 0.1, 0.2]
     assert list(line.get_ydata()) == [85.0, 87.0, 86.0]
-    again = make_run(tmp_path / "elsewhere", "blip", accuracies=((90.0,), (80.0, 94.0)))
+    again = make_run(tmp_path / "elsewhere", "blip", variant="strict", accuracies=((90.0,), (80.0, 94.0)))
     assert "one seed" in title(draw("budget", [*runs, again]))  # the same run twice is no second seed
-    second = make_run(tmp_path, "blip", seed=1, accuracies=((90.0,), (80.0, 94.0)))
+    second = make_run(tmp_path, "blip", variant="strict", seed=1, accuracies=((90.0,), (80.0, 94.0)))
     assert "mean over 1 to 2 seeds" in title(draw("budget", [*runs, second]))
     with pytest.raises(ValueError, match=r"prior needs finished runs that differ in .* --grid method.prior="):
         draw("prior", runs)

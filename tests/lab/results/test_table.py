@@ -129,12 +129,12 @@ def test_means_spreads_and_paired_differences(root):
 
 
 def test_a_method_is_compared_where_it_was_run_with_the_same_settings(root):
-    for method, options, score in (("ft", [], 90), ("blip", ["method.budget=0.2"], 91)):
+    for method, options, score in (("ft", [], 90), ("blip", ["method.bits=12"], 91)):
         for seed in range(3):
             finish(root, method, seed, [[score], [score, score + seed]], changes=["training.epochs=40", *options])
     rows = finished_rows(root, "mnist5")
     found = {(line.method, line.variant): line.difference for line in summarise(rows, "mnist5", against="ft")}
-    assert found["blip", "method.budget=0.2 training.epochs=40"] == pytest.approx((1, 0))
+    assert found["blip", "method.bits=12 training.epochs=40"] == pytest.approx((1, 0))
     assert found["blip", ""] is not None
     assert found["ft", "training.epochs=40"] is None
     named = {
@@ -174,7 +174,7 @@ def test_comparing_with_what_is_not_there_names_what_is(root):
 
 
 def test_a_real_run_comes_out_as_it_ended(tmp_path):
-    config = make_config("digits5", "blip", changes=["training.epochs=2", "network.hidden=[16]"])
+    config = make_config("digits5", "blip", "strict", changes=["training.epochs=2", "network.hidden=[16]"])
     result = run(config, tmp_path)
     (row,) = finished_rows(tmp_path, "digits5")
     matrix = RunFolder(tmp_path / config.name).read_matrix()

@@ -105,7 +105,9 @@ def test_numbers_are_learned_and_kept(name):
     actions = Numbers(1)
     tasks = tuple(Task(k, f"target {k}", actions.outputs, actions.likelihood) for k in range(2))
     net = build_network({"kind": "policy_mlp", "hidden": [16, 16]}, (1,), [actions.outputs] * 2)
-    method = make_method(name, {"strength": 100.0} if name == "ewc" else {"budget": 0.3} if name == "blip" else {})
+    method = make_method(
+        name, {"strength": 100.0} if name == "ewc" else {"rules": "strict", "budget": 0.3} if name == "blip" else {}
+    )
     method.build(net, tasks)
     for task, sign in zip(tasks, (1.0, -1.0), strict=True):
         ppo = PPO(method, task, Target(16, sign), SETTINGS, seed=1)

@@ -273,6 +273,7 @@ def test_what_a_method_is_shown_are_states_of_the_last_rollouts():
 # methods
 
 
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")  # a few steps move weights by little
 @pytest.mark.parametrize("name", ["ft", "ft_fix", "ewc", "blip", "single"])
 def test_heads_of_other_tasks_do_not_move_by_a_bit(name):
     method, tasks, _ = prepare(name)
@@ -301,8 +302,9 @@ def test_no_pull_is_fine_tuning():
     assert not all(torch.equal(results[0][key], results[2][key]) for key in results[0])
 
 
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")  # a few steps move weights by little
 def test_blip_holds_after_every_step():
-    method, tasks, net = prepare("blip")
+    method, tasks, net = prepare("blip", rules="strict")
     learn(method, tasks[0])
     checked = []
     step = method.after_step

@@ -58,7 +58,7 @@ def test_a_run_that_a_grid_names_twice_is_carried_out_once(values, changes):
 
 
 def test_a_grid_goes_through_multiples_of_what_was_set():
-    changes = ["method.prior=1e-9", "training.epochs=3"]
+    changes = ["method.rules=strict", "method.prior=1e-9", "training.epochs=3"]
     found = plan("mnist5", ["blip"], [0], changes, ["method.prior=1x,2x"])
     assert [config.method_options["prior"] for config in found] == [1e-9, 2e-9]
     assert [config.training["epochs"] for config in found] == [3, 3]
@@ -68,7 +68,7 @@ def test_a_grid_goes_through_multiples_of_what_was_set():
     ("grid", "sentence"),
     [
         ("method.prior=2x", r"method.prior is none in the preset of blip, which 2x cannot multiply: give values"),
-        ("method.rules=2x", r"method.rules is strict in the preset of blip"),
+        ("method.rules=2x", r"method.rules is directions in the preset of blip"),
         ("method.prio=2x", r"no setting of method 'prio': did you mean prior"),
         ("method.prior", r"a grid is written part.name=value,value"),
     ],
@@ -93,7 +93,7 @@ def test_goes_on_past_a_run_that_fails_and_says_so(tmp_path, monkeypatch, capsys
 
 def test_what_a_run_that_finished_warned_of_is_shown_below_its_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("BITFREEZE_RUNS", str(tmp_path))
-    config = make_config("digits5", "blip", changes=[*SMALL, "method.budget=0.99"])
+    config = make_config("digits5", "blip", "strict", changes=[*SMALL, "method.budget=0.99"])
     with pytest.warns(UserWarning, match="run out of free bits") as caught:
         run(config, tmp_path / "alone")
     (outcome,) = sweep([config], Local(), SweepLines())

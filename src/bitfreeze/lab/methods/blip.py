@@ -29,6 +29,11 @@ RULES: dict[RuleSet, Callable[[], WeightRules | DirectionRules]] = {
     "text_straight_through": lambda: Rules.text(straight_through=True),
 }
 DEFAULTS = Rules.directions()
+BY_WEIGHT = {"snap": None, "gain": None, "rounding": None, "levels": False}  # options of rules by weight only
+ALONG_DIRECTIONS = {  # options of directions only
+    **{name: getattr(DEFAULTS, name) for name in ("strongest", "every", "leading", "leading_every", "moment_samples")},
+    "over_tasks": DEFAULTS.fisher,
+}
 
 
 @register_method
@@ -71,9 +76,20 @@ class BitLevelInformationPreserving(FisherMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._require_options_of_the_rules()
         require_settings(
             self._rules(), self.bits, self.bound, tolerance=self.tolerance, budget=self.budget, prior=self.prior
         )
+
+    def _require_options_of_the_rules(self) -> None:
+        """Refuse options that the rules would not look at."""
+        for name, unset in (BY_WEIGHT if self.rules == "directions" else ALONG_DIRECTIONS).items():
+            if (value := getattr(self, name)) != unset:
+                others = "rules by weight, such as strict" if self.rules == "directions" else "directions"
+                raise ValueError(
+                    f"method.{name} must be left out with method.rules={self.rules}, got {value!r}; it belongs "
+                    f"to {others}"
+                )
 
     def _rules(self) -> WeightRules | DirectionRules:
         rules = RULES[self.rules]()
