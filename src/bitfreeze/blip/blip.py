@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._warning import warn_caller
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.parameters import Watch, watched_modules, watched_parts
@@ -241,11 +242,12 @@ class BLIP:
         try:
             with ranks.together():
                 self._bind()
+                changed = self._has_changed()  # before a clamp writes to the weights
                 checks.require_healthy(tensors.states)
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
-            drift, changed = self.drift(), self._has_changed()
+            drift = self.drift()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
@@ -388,8 +390,8 @@ class BLIP:
     def _warn_of_restored(self) -> None:
         try:
             self._tensors.require_own_weights()
-        except RuntimeError as error:
-            warnings.warn(str(error), stacklevel=6)  # where the optimizer's step is called
+        except checks.OtherWeights as error:
+            warn_caller(str(error))
 
     def _warn_of_unknown(self, known: Iterable[str]) -> None:
         unknown = sorted(set(self._tensors.current()) - set(known))
@@ -438,11 +440,6 @@ class BLIP:
                 "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
                 stacklevel=3,
             )
-
-
-def _plain(value: float | None) -> float | None:
-    """A number of Python's own, from any kind of number."""
-    return None if value is None else float(value)
 
 
 def default_rules(budget: float | None, prior: float | None) -> Rules:
