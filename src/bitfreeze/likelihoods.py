@@ -11,7 +11,6 @@ The Fisher information is the mean over samples of the squared gradient of log p
 The first axis of every tensor is the sample (n). Class scores lie on the last axis (c).
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import prod
@@ -22,6 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, OneHotCategorical
+
+from ._warning import warn_caller
 
 __all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Product"]
 
@@ -424,10 +425,9 @@ def warn_of_probabilities(output: Any) -> None:
     if isinstance(output, Likelihood) or not isinstance(logits, Tensor) or not logits.numel() or (logits < 0).any():
         return
     if bool(((logits.sum(-1) - 1).abs() < 1e-4).all()):
-        warnings.warn(
+        warn_caller(
             "forward must return class logits, got numbers that look like probabilities (none below 0, each row adds "
-            "up to 1); leave the softmax out of forward",
-            stacklevel=2,
+            "up to 1); leave the softmax out of forward"
         )
 
 
@@ -437,10 +437,9 @@ def warn_of_real_targets(likelihood: Likelihood, labels: Any) -> None:
     if not isinstance(inner, Categorical) or not isinstance(labels, Tensor) or not labels.is_floating_point():
         return
     if labels.numel() == inner.rows and bool((labels != labels.round()).any()):
-        warnings.warn(
+        warn_caller(
             "forward returns class logits, but the data's labels are real numbers; return "
-            "bitfreeze.likelihoods.Gaussian(mean) for a regression",
-            stacklevel=2,
+            "bitfreeze.likelihoods.Gaussian(mean) for a regression"
         )
 
 

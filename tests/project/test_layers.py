@@ -31,7 +31,7 @@ ROWS = (
     ("fisher",),
     ("model",),
     ("likelihoods", "bits"),
-    ("_extras",),
+    ("_extras", "_warning"),
 )
 KNOWN_TO_INTEGRATIONS = ("blip", "_extras", "model.trees")
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .._warning import warn_caller
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.parameters import Watch, watched_modules, watched_parts
@@ -389,8 +390,8 @@ class BLIP:
     def _warn_of_restored(self) -> None:
         try:
             self._tensors.require_own_weights()
-        except RuntimeError as error:
-            warnings.warn(str(error), stacklevel=6)  # where the optimizer's step is called
+        except checks.OtherWeights as error:
+            warn_caller(str(error))
 
     def _warn_of_unknown(self, known: Iterable[str]) -> None:
         unknown = sorted(set(self._tensors.current()) - set(known))

@@ -20,6 +20,10 @@ States = Mapping[str, TensorState]
 Values = dict[str, tuple[Tensor, Tensor | None]]  # entries and residual of each tensor
 
 
+class OtherWeights(RuntimeError):
+    """The weights are not those that the last task left."""
+
+
 def require_settings(
     rules: Rules, bits: int, bound: float, *, tolerance: float | None, budget: float | None, prior: float | None
 ) -> None:
@@ -142,7 +146,7 @@ def require_own_weights(states: States, rules: WeightRules) -> None:
         return
     for name, state in states.items():
         if state.bits is not None and state.slot.find() is not None and state.layout.largest(state.outside()[0]):
-            raise RuntimeError(
+            raise OtherWeights(
                 f"'{name}' must lie inside the intervals that the last task left, got entries outside; restore weights "
                 "before you consolidate, load those that belong to a loaded state, or call blip.clamp_() to clip them"
             )

@@ -14,16 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..fisher import FisherEstimate
-from ..fisher.factors import find_factors, joined_parameters, joined_shape
-from ..fisher.measuring import NOT_USED
-from ..fisher.statistics import SecondMoments, TurnedFisher
 from ..model.parameters import Slot, Watch, require_float
 from ..model.ranks import Ranks, current_ranks
 from . import checks
 from .bounds import bound_of
+from .finding import find_directions, measure_along
 from .guards import Look, Measured
 from .held_tensor import HeldTensor, bits_of
+from .joined_layers import come_apart, joined_layers, names_of
 from .rules import DirectionRules
 from .task_end import TaskEnd
 from .turned_layer import TurnedLayer
@@ -36,8 +34,6 @@ from .widening import Widening
 DRIFT_FACTOR = 5.0
 FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
 MOST_OFTEN = 16  # times as often as a layer with one position
-
-Layers = dict[str, tuple[HeldTensor, HeldTensor | None]]  # weight and bias, by the name of the weight
 
 
 class Directions(WatchedTensors[HeldTensor]):
@@ -81,7 +77,7 @@ class Directions(WatchedTensors[HeldTensor]):
     def _bind_layers(self, former: Mapping[str, TurnedLayer]) -> None:
         """Find the weight and bias of each set of coordinates. A layer that came apart is held entry by entry."""
         self.layers = {}
-        joined = self._joined_layers()
+        joined = joined_layers(self.states)
         for name, turning in list(self.turnings.items()):
             assert self.prior is not None
             weight, bias = joined.get(name, (None, None))
@@ -90,41 +86,7 @@ class Directions(WatchedTensors[HeldTensor]):
                 paces = () if layer is None else (layer.pace, layer.since, layer.spent)
                 self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
             elif name in self.states:
-                self._come_apart(name, self.turnings.pop(name), former.get(name))
-
-    def _joined_layers(self) -> Layers:
-        """States of weight and bias of the layers that can be held along directions, by the name of the weight."""
-        found: Layers = {}
-        by_place = {
-            (id(state.slot.module), state.slot.owners[0][1]): state
-            for state in self.states.values()
-            if len(state.slot.owners) == 1 and not state.layout.sharded and state.slot.find() is not None
-            if state.local.numel()
-        }
-        for name, state in self.states.items():
-            layer = state.slot.module
-            if find_factors(layer)[0] is None or _is_depthwise(layer):
-                continue
-            parts = [by_place.get((id(layer), attribute)) for attribute in joined_parameters(layer)]
-            if parts and parts[0] is state and None not in parts:
-                found[name] = state, (parts[1] if len(parts) > 1 else None)
-        return found
-
-    def _come_apart(self, name: str, turning: Turning, former: TurnedLayer | None) -> None:
-        """Spread the Fisher of a layer over its entries: its bias is gone, or it was pruned, sharded or tied."""
-        weight = self.states[name]
-        width = turning.inputs.shape[1]
-        inputs = width if weight.shape is None else weight.shape[1:].numel()
-        parts = [weight, *self._biases_of(weight)] if former is None else former.parts
-        for part, spread in zip(parts, torch.split(turning.spread(), [inputs, width - inputs], -1), strict=False):
-            if part.centre is not None and part.shape is not None and spread.numel():
-                own = part.layout.part(spread.reshape(part.shape)).to(part.centre)
-                part.fisher = own if part.fisher is None else part.fisher + own
-                part.forget_caches()
-
-    def _biases_of(self, weight: HeldTensor) -> list[HeldTensor]:
-        module, rows = weight.slot.module, None if weight.shape is None else weight.shape[:1]
-        return [state for state in self.states.values() if state.slot.module is module and state.shape == rows]
+                come_apart(self.states, name, self.turnings.pop(name), former.get(name))
 
     @torch.no_grad()
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
@@ -219,10 +181,13 @@ class Directions(WatchedTensors[HeldTensor]):
         return float(sum(ranks.gather(float(sum(costs))))) / self.positions
 
     def require_own_weights(self) -> None:
-        """Refuse weights that do not belong to the state that was loaded."""
+        """Refuse weights that the last task did not leave."""
+        self._follow()
+        for state in self.states.values():
+            state.require_shape()
         lost = self.drift()
         if lost > FAR_OUTSIDE * self.tolerance:
-            raise RuntimeError(
+            raise checks.OtherWeights(
                 f"the weights must be those that the last task left, got others, which cost the earlier tasks about "
                 f"{lost:.2g} nats; restore weights before you consolidate, load those that belong to a loaded state, "
                 "or call blip.clamp_() to move them back"
@@ -260,16 +225,13 @@ class Directions(WatchedTensors[HeldTensor]):
     # the end of a task
 
     def measure(self, look: Look, ranks: Ranks) -> Measured:
-        layers = self._joined_layers()
-        turns, idle = self._find_directions(layers, look, ranks)
-        estimate, found = self._measure_along(layers, turns, look)
-        while refused := {name for name in turns if estimate.statistics[layers[name][0].slot.module]}:
-            turns = {name: turning for name, turning in turns.items() if name not in refused}
-            estimate, found = self._measure_along(layers, turns, look)
+        layers = joined_layers(self.states)
+        turns, idle = find_directions(layers, self.turnings, self.states, self.rules, look, ranks)
+        turns, estimate, found = measure_along(layers, turns, look)
         positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
         prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries)) if self.prior is None else self.prior
-        idle = [name for name in idle if not any(estimate.values[part].any() for part in _names(*layers[name]))]
+        idle = [name for name in idle if not any(estimate.values[part].any() for part in names_of(layers[name]))]
         apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
         end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.damping, self.rules.fisher, ranks)
         for name, turning in turns.items():
@@ -280,42 +242,6 @@ class Directions(WatchedTensors[HeldTensor]):
             if name not in end.states:
                 end.add_tensor(name, state, estimate.values[name], estimate.ways[name])
         return end.measured(estimate, positions)
-
-    def _measure_along(
-        self, layers: Layers, turns: dict[str, Turning], look: Look
-    ) -> tuple[FisherEstimate, dict[str, TurnedFisher]]:
-        """Second pass: the Fisher of these layers along their directions, and that of all other tensors."""
-        found = {
-            name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
-            for name, turning in turns.items()
-        }
-        skip = [part for name in turns for part in _names(*layers[name])]
-        statistics = {layers[name][0].slot.module: [statistic] for name, statistic in found.items()}
-        return look(statistics=statistics, skip=skip), found
-
-    def _find_directions(self, layers: Layers, look: Look, ranks: Ranks) -> tuple[dict[str, Turning], list[str]]:
-        """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far.
-
-        Returns the directions, and the names of layers that have directions of earlier tasks and are not used now.
-        """
-        if not layers:
-            return {}, []
-        moments = {name: SecondMoments(weight.slot.module) for name, (weight, _) in layers.items()}
-        found = look(
-            statistics={layers[name][0].slot.module: [moment] for name, moment in moments.items()},
-            skip=list(self.states),
-            samples=self.rules.moment_samples,
-        )
-        turns, idle = {}, []
-        for name, moment in moments.items():
-            reason = found.statistics[layers[name][0].slot.module]
-            if not reason:
-                turns[name] = _turning(moment, self.turnings.get(name), self.rules.strongest)
-                for tensor in turns[name].tensors().values():
-                    ranks.broadcast_(tensor)
-            elif reason == NOT_USED and name in self.turnings:
-                idle.append(name)
-        return turns, idle
 
     def commit(self, measured: Measured) -> None:
         self.states, self.turnings, self.prior, self.positions = measured.after
@@ -355,24 +281,3 @@ class Directions(WatchedTensors[HeldTensor]):
         self.widening = Widening(*state["width"])
         for held in self.states.values():
             held.width = self.widening.width
-
-
-def _names(*parts: HeldTensor | None) -> list[str]:
-    return [part.slot.name for part in parts if part is not None]
-
-
-def _is_depthwise(layer: nn.Module) -> bool:
-    """Whether each output has inputs of its own: then the few weights of an output are held one by one."""
-    groups, outputs, _ = joined_shape(layer)
-    return groups > 1 and outputs == 1
-
-
-def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -> Turning:
-    """Directions of this task and of those before it, with their energies. The Fisher is still to be measured."""
-    groups, outputs, inputs = moment.shape
-    earlier = None if before is None else (before.inputs, before.input_energy)
-    u, input_energy = moment.strongest_inputs(min(count or inputs, inputs), earlier)
-    earlier = None if before is None else (before.outputs, before.output_energy)
-    v, output_energy = moment.strongest_outputs(min(count or outputs, outputs), earlier)
-    fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
-    return Turning(u, v, input_energy, output_energy, fisher, moment.positions)

@@ -7,7 +7,7 @@ from torch import nn
 
 from .. import fisher as fisher_information
 from ..fisher import FisherEstimate
-from ..fisher.estimation import call_model
+from ..fisher.estimation import call_model, warn_of_used_up
 from ..likelihoods import as_likelihood, soften, warn_of_probabilities
 
 
@@ -27,7 +27,10 @@ class Looker:
     ) -> None:
         self.model, self.samples, self.options = model, samples, options
         self.forward = forward if temperature == 1 else _softened(forward or call_model(model), temperature)
-        self.data = _Remembered(data) if passes > 1 and isinstance(data, Iterator) else data
+        self.data = data
+        if passes > 1 and isinstance(data, Iterator):
+            warn_of_used_up(data)
+            self.data = _Remembered(data)
         self.seconds = 0.0
 
     def __call__(self, samples: int | None = None, **wanted: Any) -> FisherEstimate:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..fisher import FisherEstimate
 from ..fisher.factors import split_joined
+from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import TurnedFisher
 from ..model.ranks import Ranks
 from .consolidation import TensorReport, bit_counts, tensor_report
@@ -84,13 +85,14 @@ class TaskEnd:
             if part is not None:
                 self._take(part.after_task(part.fisher, self.prior))
         nothing = torch.zeros_like(turning.fisher)
-        self._count(name, weight, [(turning.fisher, turning.fisher, nothing)], "not used by forward", None)
+        self._count(name, weight, [(turning.fisher, turning.fisher, nothing)], NOT_USED, None)
 
     def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
-        """Add a tensor that is held entry by entry."""
+        """Add a tensor that is held entry by entry. One that this task does not use keeps its Fisher, as layers do."""
         before = self.fisher_apart.get(name, state.fisher)
         old = torch.zeros_like(fisher) if before is None else before.to(fisher)
-        total = self._sum(old, fisher, state.tasks)
+        unused = way == NOT_USED and not state.layout.largest(float(fisher.any()))
+        total = old if unused else self._sum(old, fisher, state.tasks)
         edge = None if state.fisher is None or name in self.fisher_apart else state.at_edge()
         self._take(state.after_task(total, self.prior))
         self._count(name, state, [(old, total, fisher)], way, edge)

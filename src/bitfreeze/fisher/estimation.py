@@ -1,7 +1,6 @@
 """Diagonal Fisher of a model: the mean over samples of the squared gradient of log p(y|x), exact at any batch size."""
 
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .._warning import warn_caller
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
@@ -272,15 +272,19 @@ def _require_batches(data: Any, samples: int | None) -> None:
             f"data must be an iterable of batches, got {type(data).__name__}, a dataset of single samples; wrap it in "
             "a DataLoader"
         )
-    if isinstance(data, _BaseDataLoaderIter) and data._num_yielded:
-        warnings.warn(
-            f"data is an iterator of a DataLoader that has given {data._num_yielded} batches already, so these are "
-            "left out; pass the DataLoader itself",
-            stacklevel=3,
-        )
+    warn_of_used_up(data)
     whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
     if samples is not None and (not whole or samples < 1):
         raise ValueError(f"samples must be a whole number of at least 1, got {samples!r}")
+
+
+def warn_of_used_up(data: Any) -> None:
+    """Warn if the data are an iterator of a DataLoader that has given some of its batches already."""
+    if isinstance(data, _BaseDataLoaderIter) and data._num_yielded:
+        warn_caller(
+            f"data is an iterator of a DataLoader that has given {data._num_yielded} batches already, so these are "
+            "left out; pass the DataLoader itself"
+        )
 
 
 def _require_finite(values: dict[str, Tensor]) -> None:

@@ -1,0 +1,17 @@
+"""Warnings that name the user's own line."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+OUR_FOLDER, TORCH_FOLDER = str(Path(__file__).parent), str(Path(torch.__file__).parent)
+
+
+def warn_caller(message: str) -> None:
+    """Warn at the innermost line that belongs neither to this package nor to torch."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((OUR_FOLDER, TORCH_FOLDER)):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)

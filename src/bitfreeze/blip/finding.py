@@ -1,0 +1,76 @@
+"""The two passes at a task's end: the directions of layers, and the Fisher along them."""
+
+from collections.abc import Iterable, Mapping
+
+from ..fisher import FisherEstimate
+from ..fisher.measuring import NOT_USED
+from ..fisher.statistics import SecondMoments, TurnedFisher
+from ..model.ranks import Ranks
+from .guards import Look
+from .joined_layers import Joined, names_of
+from .rules import DirectionRules
+from .turning import Turning
+
+Layers = Mapping[str, Joined]
+
+
+def find_directions(
+    layers: Layers,
+    before: Mapping[str, Turning],
+    watched: Iterable[str],
+    rules: DirectionRules,
+    look: Look,
+    ranks: Ranks,
+) -> tuple[dict[str, Turning], list[str]]:
+    """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far.
+
+    Returns the directions, and the names of layers that have directions of earlier tasks and are not used now.
+    """
+    if not layers:
+        return {}, []
+    moments = {name: SecondMoments(weight.slot.module) for name, (weight, _) in layers.items()}
+    found = look(
+        statistics={layers[name][0].slot.module: [moment] for name, moment in moments.items()},
+        skip=list(watched),
+        samples=rules.moment_samples,
+    )
+    turns, idle = {}, []
+    for name, moment in moments.items():
+        reason = found.statistics[layers[name][0].slot.module]
+        if not reason:
+            turns[name] = _turning(moment, before.get(name), rules.strongest)
+            for tensor in turns[name].tensors().values():
+                ranks.broadcast_(tensor)
+        elif reason == NOT_USED and name in before:
+            idle.append(name)
+    return turns, idle
+
+
+def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -> Turning:
+    """Directions of this task and of those before it, with their energies. The Fisher is still to be measured."""
+    groups, outputs, inputs = moment.shape
+    earlier = None if before is None else (before.inputs, before.input_energy)
+    u, input_energy = moment.strongest_inputs(min(count or inputs, inputs), earlier)
+    earlier = None if before is None else (before.outputs, before.output_energy)
+    v, output_energy = moment.strongest_outputs(min(count or outputs, outputs), earlier)
+    fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
+    return Turning(u, v, input_energy, output_energy, fisher, moment.positions)
+
+
+def measure_along(
+    layers: Layers, turns: Mapping[str, Turning], look: Look
+) -> tuple[dict[str, Turning], FisherEstimate, dict[str, TurnedFisher]]:
+    """Second pass: the Fisher of these layers along their directions, and that of all other tensors.
+
+    Returns the directions of the layers that could be measured along them, the estimate, and the Fisher along them.
+    Without the others the pass is made again.
+    """
+    found = {
+        name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
+        for name, turning in turns.items()
+    }
+    skip = [part for name in turns for part in names_of(layers[name])]
+    statistics = {layers[name][0].slot.module: [statistic] for name, statistic in found.items()}
+    estimate = look(statistics=statistics, skip=skip)
+    measured = {name: turn for name, turn in turns.items() if not estimate.statistics[layers[name][0].slot.module]}
+    return (measured, estimate, found) if len(measured) == len(turns) else measure_along(layers, measured, look)
