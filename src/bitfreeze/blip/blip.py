@@ -32,7 +32,7 @@ from .looking import Looker
 from .rules import DirectionRules, Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
 
-TOLERANCE = 0.1  # nats a sample
+TOLERANCE = 0.05  # nats a sample
 BUDGET = 0.1  # of the bits in use
 
 
@@ -43,7 +43,7 @@ class BLIP:
         model: any nn.Module with float32 or float64 parameters.
         watch: the part whose parameters are protected, or a list of parts and parameter names. Default: all of it.
         tolerance: nats a sample (a predicted token, for sequences) that one task may cost all earlier ones, as far as
-            the cost can be estimated; 0.1 by default. Smaller keeps more and learns less.
+            the cost can be estimated; 0.05 by default. Smaller keeps more and learns less.
         rules: how intervals follow from the Fisher. Default: ``Rules.directions()``, or ``Rules.strict()`` if a budget
             or a prior is given.
         bits: depth N to which a parameter is resolved, 1 to 23.

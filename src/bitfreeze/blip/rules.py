@@ -239,7 +239,7 @@ class DirectionRules(Rules):
     fisher: str = "sum"
     """The Fisher of all tasks is a ``sum`` or a running ``mean``."""
 
-    damping: float = 0.1
+    damping: float = 0.01
     """Share of the mean Fisher over a layer's outputs that is added to each of them. It bounds steps along directions
     of the outputs that have no gradient."""
 
