@@ -237,7 +237,7 @@ class BLIP:
         try:
             with ranks.together():
                 self._bind()
-                changed = self._versions != self._current_versions()  # before a clamp writes to the weights
+                changed = self._was_changed()  # before a clamp writes to the weights
                 checks.require_healthy(tensors.states)
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
                 mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
@@ -268,6 +268,11 @@ class BLIP:
             share=frozen / max(1, touched * self.depth), rules=self.rules, samples=found.estimate.samples,
             fisher_seconds=fisher_seconds, seconds=seconds, drift=drift, accuracy=found.estimate.accuracy,
         )  # fmt: skip
+
+    def _was_changed(self) -> bool:
+        """Whether a watched parameter was written to since the last task ended. Shards do not tell."""
+        sharded = any(state.layout.sharded for state in self._tensors.states.values())
+        return sharded or self._versions != self._current_versions()
 
     def _current_versions(self) -> dict[str, tuple[int, int]]:
         """What tells whether a watched parameter has been written to."""
