@@ -52,7 +52,7 @@ def test_reports_are_of_the_whole_model(trained):
 def test_the_state_loads_in_a_single_process(trained):
     net = make_net()
     net.load_state_dict(trained[0]["weights"])
-    blip = BLIP(net)
+    blip = BLIP(net, budget=0.1)
     blip.load_state_dict(trained[0]["state"])
     bits = blip.frozen_bits()
     assert all(torch.equal(bits[name], trained[0]["bits"][name]) for name in bits)
@@ -77,7 +77,11 @@ def test_the_fisher_is_sharded_like_the_parameters(corners):
 def test_replicas_of_shards_are_counted_once(corners):
     net = make_net()
     torch.manual_seed(0)
-    assert corners[0]["hybrid"] == corners[1]["hybrid"] == BLIP(net).consolidate(task_data(0)[0].split(16)).histogram
+    assert (
+        corners[0]["hybrid"]
+        == corners[1]["hybrid"]
+        == BLIP(net, budget=0.1).consolidate(task_data(0)[0].split(16)).histogram
+    )
 
 
 def test_what_is_not_supported_says_so(corners):

@@ -81,7 +81,7 @@ def failures(rank: int, count: int) -> dict[str, Any]:
     """Bad data on one rank: every rank is told, nothing has changed, and it can go on."""
     net, found = make_net(), {}
     x, _ = task_data(0)
-    blip = BLIP(net)
+    blip = BLIP(net, budget=0.1)
 
     def told(name: str, data: Any, **options: Any) -> None:
         before = copy.deepcopy(blip.state_dict()), net.body[0].weight.clone()
@@ -115,7 +115,7 @@ def ddp(rank: int, count: int) -> dict[str, Any]:
     """A user's own loop over three tasks, 1,000 steps in all."""
     net = make_net()
     model = DistributedDataParallel(net)
-    blip = BLIP(model)
+    blip = BLIP(model, budget=0.1)
     blip.attach()
     found: dict[str, Any] = {"different": [], "total": 0, "reports": []}
     for task, steps in enumerate(STEPS):
@@ -165,7 +165,7 @@ def page(rank: int, count: int) -> dict[str, Any]:
 def _alone(net: Net, blip: BLIP, x: Tensor, seed: int) -> dict[str, Tensor]:
     """The bits that one process would freeze with all of the samples."""
     twin = copy.deepcopy(net)
-    other = BLIP(twin)
+    other = BLIP(twin, budget=0.1)
     other.load_state_dict(blip.state_dict())
     torch.manual_seed(seed)
     other.consolidate(x.split(16), distributed=False)

@@ -24,7 +24,7 @@ def sharded_net(mesh: Any = None) -> Net:
 
 def training(rank: int, count: int) -> dict[str, Any]:
     net = sharded_net()
-    blip = BLIP(net)
+    blip = BLIP(net, budget=0.1)
     blip.attach()
     found: dict[str, Any] = {"different": []}
     for task in range(3):
@@ -63,7 +63,7 @@ def _taken_up(whole: dict[str, Any], sharded: dict[str, Any]) -> bool:
     """Both kinds of state load into a model that is sharded."""
     loaded = []
     for state in (whole, sharded):
-        blip = BLIP(sharded_net())
+        blip = BLIP(sharded_net(), budget=0.1)
         blip.load_state_dict(state)
         loaded.append({name: bits.full_tensor() for name, bits in blip.frozen_bits().items()})
     return all(torch.equal(loaded[0][n], loaded[1][n]) and torch.equal(loaded[0][n], whole["tensors"][n]["bits"])
@@ -82,7 +82,7 @@ def corners(rank: int, count: int) -> dict[str, Any]:
 
     replicated = init_device_mesh("cpu", (count, 1), mesh_dim_names=("replicate", "shard"))
     net = sharded_net(replicated)
-    blip = BLIP(net)
+    blip = BLIP(net, budget=0.1)
     torch.manual_seed(0)
     found["hybrid"] = blip.consolidate(x[rank::count].split(16)).histogram
     net = sharded_net()
@@ -101,7 +101,7 @@ def corners(rank: int, count: int) -> dict[str, Any]:
     told("infinite on rank 1", lambda: BLIP(net).attach())
 
     net = sharded_net()  # given weights outside their range after attach(): all ranks widen together
-    blip = BLIP(net)
+    blip = BLIP(net, budget=0.1)
     blip.attach()
     with torch.no_grad():
         net.body[0].weight.to_local()[0, 0] = 100.0 if rank == 1 else 0.0
