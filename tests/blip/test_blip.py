@@ -13,6 +13,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from bitfreeze import BLIP
 from bitfreeze.blip.attachment import _everywhere
 from support.protected_nets import (
+    OTHER_WEIGHTS,
     RULES,
     Net,
     assert_inside,
@@ -65,6 +66,7 @@ def test_after_every_step_every_parameter_is_in_its_interval(make, rules: str) -
         assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
 
+@OTHER_WEIGHTS
 def test_an_optimizer_of_the_heads_alone_does_not_touch_the_backbone() -> None:
     model, blip = protected()
     shift(model.backbone)
@@ -111,6 +113,7 @@ def test_attach_to_one_optimizer_only(wrap) -> None:
     assert_inside(blip)
 
 
+@OTHER_WEIGHTS
 def test_a_removed_attachment_clamps_no_more() -> None:
     model, blip = protected()
     handle, count = blip.attach(), attachments()
@@ -194,6 +197,7 @@ def test_a_deleted_blip_leaves_its_own_optimizer_usable() -> None:
     assert len(calls) == 3
 
 
+@OTHER_WEIGHTS
 def test_two_models_with_a_blip_each() -> None:
     (first, one), (second, two) = protected(seed=1), protected(seed=2)
     shift(second)
@@ -205,6 +209,7 @@ def test_two_models_with_a_blip_each() -> None:
     assert_inside(one)
 
 
+@OTHER_WEIGHTS
 def test_one_optimizer_over_two_models() -> None:
     (first, one), (second, two) = protected(seed=1), protected(seed=2)
     shift(first)

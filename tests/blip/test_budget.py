@@ -68,7 +68,7 @@ def test_other_budgets_and_depths(budget: float, depth: int) -> None:
 def test_only_parameters_in_use_count() -> None:
     """Heads of other tasks have no Fisher: they neither use up the budget nor get bits."""
     model = Net(tasks=50)
-    blip = BLIP(model)
+    blip = BLIP(model, budget=0.1)
     report = blip.consolidate([make_task(0)], labels="exact")
     assert report.share == pytest.approx(0.1, rel=0.02)
     assert report.used < 0.03
@@ -78,7 +78,7 @@ def test_only_parameters_in_use_count() -> None:
 
 def test_only_the_first_task_is_held_to_the_budget() -> None:
     model = Net()
-    blip = BLIP(model)
+    blip = BLIP(model, budget=0.1)
     first = blip.consolidate([make_task(0)])
     second = blip.consolidate([make_task(1)], forward=lambda x: 30 * model(x))
     assert second.prior == first.prior
@@ -140,6 +140,6 @@ def test_with_no_gradient_at_all_there_is_no_prior_to_find() -> None:
     with torch.no_grad():
         model.bias.copy_(torch.tensor([500.0, -500.0]))
     with pytest.raises(ValueError, match=r"must not all be 0.*labels='exact', or give a prior"):
-        BLIP(model).consolidate([torch.randn(5, 2)])
+        BLIP(model, budget=0.1).consolidate([torch.randn(5, 2)])
     report = BLIP(model, prior=1e-3).consolidate([torch.randn(5, 2)])
     assert (report.share, report.frozen_now) == (0.0, 0)

@@ -11,6 +11,7 @@ from torch.optim import SGD
 from bitfreeze import BLIP
 from support.protected_nets import (
     GUARDS,
+    OTHER_WEIGHTS,
     Net,
     assert_inside,
     assert_same,
@@ -24,6 +25,7 @@ from support.protected_nets import (
 
 
 @pytest.mark.parametrize("way", ["deepcopy", "deepcopy of both", "pickle"])
+@OTHER_WEIGHTS
 def test_a_copy_is_attached_and_independent(way: str, guard: str) -> None:
     model, blip = protected(guard=guard)
     if way == "deepcopy":

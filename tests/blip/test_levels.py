@@ -15,7 +15,7 @@ from support.small_tasks import TASKS, convolutional, flat, learn, mlp, prepare,
 
 def measured(options=(), make_net=convolutional):
     """BLIP with levels after one task."""
-    method = prepare("blip", make_net, levels=True, budget=0.1, **dict(options))
+    method = prepare("blip", make_net, rules="strict", levels=True, budget=0.1, **dict(options))
     learn(method, TASKS[0])
     return method
 
@@ -74,7 +74,7 @@ def test_a_network_without_biases_is_refused():
 
 
 def test_the_mean_is_that_of_the_means_of_all_tasks():
-    method, seen = prepare("blip", mlp, levels=True), []
+    method, seen = prepare("blip", mlp, rules="strict", levels=True, budget=0.1), []
     for task in TASKS[:3]:
         data = train(method, task)
         method.end_task(task, data)
@@ -111,7 +111,7 @@ def test_weights_go_to_the_closest_point_at_which_levels_hold():
 def test_without_it_units_are_shifted_by_more_than_their_bias_may():
     def largest_shift(levels: bool) -> float:
         """Of a unit, by the weights that the second task left, in radii of its bias."""
-        method = prepare("blip", mlp, levels=True, budget=0.1)
+        method = prepare("blip", mlp, rules="strict", levels=True, budget=0.1)
         learn(method, TASKS[0])
         held = held_by(method)
         if not levels:
@@ -127,7 +127,7 @@ def test_without_it_units_are_shifted_by_more_than_their_bias_may():
 
 def test_what_is_kept_goes_into_a_new_object_and_training_goes_on_alike():
     method = measured()
-    other = prepare("blip", convolutional, levels=True, budget=0.1)
+    other = prepare("blip", convolutional, rules="strict", levels=True, budget=0.1)
     other.net.load_state_dict(method.net.state_dict())
     other.load_state_dict(method.state_dict())
     for one in (method, other):

@@ -5,12 +5,18 @@ import dataclasses
 import pytest
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip.rules import WeightRules
+from bitfreeze.blip.rules import DirectionRules, WeightRules
 from support.protected_nets import Net
 
 
-def test_strict_is_the_default() -> None:
-    assert WeightRules() == Rules.strict() == BLIP(Net()).rules
+def test_directions_are_the_default_and_strict_rules_where_a_setting_of_theirs_is_given() -> None:
+    assert BLIP(Net()).rules == Rules.directions() == DirectionRules(damping=0.01, temperature=2.0)
+    assert "tolerance=0.1" in repr(BLIP(Net()))
+    assert BLIP(Net(), budget=0.1).rules == BLIP(Net(), prior=1e-3).rules == Rules.strict()
+
+
+def test_strict_is_what_weight_rules_begin_with() -> None:
+    assert WeightRules() == Rules.strict()
     assert (WeightRules().centre, WeightRules().gain, WeightRules().fisher, WeightRules().snap) == (
         "nested",
         "appendix",

@@ -123,7 +123,8 @@ def test_parameters_that_the_state_does_not_know_start_anew(guard: str) -> None:
     _, blip = protected(guard=guard)
     larger = Net(tasks=6)
     other = BLIP(larger, **GUARDS[guard])
-    other.load_state_dict(blip.state_dict())
+    with pytest.warns(UserWarning, match=r"^'heads\.4\.bias' and 3 more is watched here and not in the state"):
+        other.load_state_dict(blip.state_dict())
     larger.load_state_dict(blip.model.state_dict(), strict=False)
     report = other.consolidate([make_task(1)], forward=lambda x: larger(x, 5))
     assert report.task == 2
@@ -256,7 +257,7 @@ def test_weights_that_do_not_belong_to_a_loaded_state_stop_at_the_first_step(gua
     stranger, fresh = stranger_with(blip.state_dict(), guard)
     train_sgd(model, 1, steps=1)  # a step of others is no reason to look
     before = [parameter.detach().clone() for parameter in stranger.parameters()]
-    with pytest.raises(RuntimeError, match=r"must (lie inside|be those of) .*the loaded state, .*load the weights"):
+    with pytest.raises(RuntimeError, match=r"that the last task left, got .*load those that belong to a loaded state"):
         train_sgd(stranger, 1)
     assert all(torch.equal(was, now) for was, now in zip(before, stranger.parameters(), strict=True))
     stranger.load_state_dict(model.state_dict())  # after the state is as good as before it

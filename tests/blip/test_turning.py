@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bitfreeze.blip.turning import Task, Turning, carry_over
+from bitfreeze.blip.turning import Task, Turning, carry_over, damped
 
 SIZES = [(1, 2, 3), (2, 3, 2), (3, 1, 4)]  # groups, outputs, inputs
 
@@ -185,3 +185,79 @@ def test_nothing_before_the_first_task() -> None:
     assert not carried.any()
     assert rest is not None
     assert not rest.any()
+
+
+# damping
+
+
+def partial_trace(matrix: Tensor, outputs: int) -> Tensor:
+    """Sum over the outputs of the blocks [i, i] on the diagonal of a matrix over entries [o, i]."""
+    blocks = matrix.reshape(outputs, len(matrix) // outputs, outputs, -1)
+    return torch.einsum("oioj->ij", blocks)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("seed", range(3))
+def test_damping_adds_a_share_of_the_mean_over_outputs_to_each_of_them(sizes, seed: int) -> None:
+    """Against the matrix of all entries, plus damping * (identity over outputs) x (its trace over outputs / o)."""
+    draw = torch.Generator().manual_seed(seed)
+    turning = random_turning(draw, sizes)
+    found = damped(Task(turning.inputs, turning.outputs, turning.fisher, None), 0.3)
+    assert found.rest is None
+    for group in range(sizes[0]):
+        turn, whole = kronecker(turning, group), whole_matrix(turning, group)
+        mean = partial_trace(whole, sizes[1]) / sizes[1]
+        whole = whole + 0.3 * torch.kron(torch.eye(sizes[1], dtype=torch.float64), mean)
+        close(found.turned[group].flatten(), (turn.T @ whole @ turn).diagonal())
+    close(found.turned.sum((1, 2)), 1.3 * turning.fisher.sum((1, 2)))
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 4), (2, 4, 2)])
+def test_damping_is_the_same_in_any_basis_of_the_outputs(sizes) -> None:
+    draw = torch.Generator().manual_seed(3)
+    groups, outputs, inputs = sizes
+    u = basis(draw, groups, inputs, inputs)
+    root = torch.randn(groups, outputs * inputs, outputs * inputs, generator=draw, dtype=torch.float64)
+    whole, added = root @ root.mT, []
+    for _ in range(3):
+        v = basis(draw, groups, outputs, outputs)
+        energies = torch.ones(groups, inputs).double(), torch.ones(groups, outputs).double()
+        turning = Turning(u, v, *energies, torch.zeros(sizes, dtype=torch.float64))
+        turns = [kronecker(turning, group) for group in range(groups)]
+        fisher = torch.stack([(t.T @ m @ t).diagonal() for t, m in zip(turns, whole, strict=True)]).reshape(sizes)
+        added.append(damped(Task(u, v, fisher, None), 0.3).turned - fisher)
+    for group in range(groups):
+        mean = partial_trace(whole[group], outputs) / outputs
+        close(added[0][group], 0.3 * (u[group].T @ mean @ u[group]).diagonal().expand(outputs, inputs))
+    close(added[1], added[0])
+    close(added[2], added[0])
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 5), (2, 3, 4)])
+@pytest.mark.parametrize("less", [(1, 0), (0, 2), (2, 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_damping_of_few_directions_and_their_rest(sizes, less, seed: int) -> None:
+    """Directions get what the mean over outputs has along them, the rest what lies outside the output directions."""
+    draw = torch.Generator().manual_seed(seed)
+    turning = random_turning(draw, sizes, less)
+    rest = torch.rand(sizes, generator=draw, dtype=torch.float64)
+    found = damped(Task(turning.inputs, turning.outputs, turning.fisher, rest), 0.3)
+    assert found.rest is not None
+    eye = torch.eye(sizes[1], dtype=torch.float64)
+    for group in range(sizes[0]):
+        turn, v = kronecker(turning, group), turning.outputs[group]
+        along = partial_trace(whole_matrix(turning, group), sizes[1]) / sizes[1]
+        of_rest = partial_trace(torch.diag(rest[group].flatten()), sizes[1]) / sizes[1]
+        added = 0.3 * torch.kron(eye, along + of_rest)
+        close((found.turned - turning.fisher)[group].flatten(), (turn.T @ added @ turn).diagonal())
+        left = 0.3 * (torch.kron(eye - v @ v.T, along) + torch.kron(eye, of_rest))
+        close((found.rest - rest)[group].flatten(), left.diagonal())
+
+
+def test_no_damping_changes_nothing() -> None:
+    turning = random_turning(torch.Generator().manual_seed(1), (2, 3, 4), (1, 1))
+    rest = torch.rand(2, 3, 4, dtype=torch.float64)
+    found = damped(Task(turning.inputs, turning.outputs, turning.fisher, rest), 0.0)
+    assert torch.equal(found.turned, turning.fisher)
+    assert found.rest is not None
+    assert torch.equal(found.rest, rest)

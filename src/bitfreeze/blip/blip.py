@@ -276,8 +276,9 @@ class BLIP:
 
     def _current_versions(self) -> dict[str, tuple[int, int]]:
         """What tells whether a watched parameter has been written to. Shards do not tell, so they count as changed."""
-        states = self._tensors.states.items()
-        return {name: (id(s.slot.find()), s.local._version) for name, s in states if not s.layout.sharded}
+        whole = {name: s for name, s in self._tensors.states.items() if not s.layout.sharded}
+        there = {name: s for name, s in whole.items() if s.slot.find() is not None}
+        return {name: (id(s.slot.parameter), s.local._version) for name, s in there.items()}
 
     def _has_changed(self) -> bool:
         """Whether a watched parameter may have been written to since the last task ended."""

@@ -32,6 +32,7 @@ from .widening import Widening
 # Nats that earlier tasks really lost, by the quadratic estimate: the median over tasks (results/drift.md). The estimate
 # is too small because the Fisher is that of training samples, which a network is surer of than of others.
 DRIFT_FACTOR = 5.0
+TOO_MUCH = 1.01  # tolerances that a clamp may leave: to come closer takes ever more clamps
 FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
 MOST_OFTEN = 16  # times as often as a layer with one position
 
@@ -50,7 +51,8 @@ class Directions(WatchedTensors[HeldTensor]):
         self.turnings: dict[str, Turning] = {}  # by the name of a layer's weight
         self.layers: dict[str, TurnedLayer] = {}  # the same, bound to the model
         self.widening = Widening()
-        self.waited_for: set[str] = set()  # layers that were stepped and not clamped since the width was set
+        self.stepped: set[str] = set()  # layers that were stepped since the width was set
+        self.clamped: set[str] = set()  # layers that were clamped along all directions since then
         super().__init__(model, watch)
 
     @property
@@ -94,26 +96,34 @@ class Directions(WatchedTensors[HeldTensor]):
         held = list(self.states.values()) if optimizer is None else self.held_by(optimizer)
         if not held:
             return False  # a step of another model
-        stepped = {id(state) for state in held}
-        in_layers: set[int] = set()
         require_float([state.slot for state in held])
         for state in held:
             state.require_shape()
             state.check_health(state.local)
-        for name, layer in self.layers.items():
-            if any(id(part) in stepped for part in layer.parts):
-                in_layers.update(id(part) for part in layer.parts)
-                self._hold_layer(layer, now=optimizer is None)
-                (self.waited_for.add if layer.since else self.waited_for.discard)(name)
-        for state in held:
-            if id(state) not in in_layers:
-                state.hold_()
+        self._hold_within_width(held, now=optimizer is None)
         self.widening.steps += optimizer is not None
-        if self.widening.steps and not self.waited_for:
+        if optimizer is None:
+            while self._widen():  # the cost may have grown within intervals that are too wide now
+                self._hold_within_width(held, now=True)
+        elif self.stepped and self.stepped <= self.clamped:  # so the cost of all that moved is known
             self._widen()
         for state in held if optimizer is not None else ():
             state.note_seen()
-        return bool(held)
+        return True
+
+    def _hold_within_width(self, held: list[HeldTensor], *, now: bool) -> None:
+        """Clamp these tensors with the width in force: all ``now``, or layers when it is time to."""
+        stepped, in_layers = {id(state) for state in held}, set[int]()
+        for name, layer in self.layers.items():
+            if any(id(part) in stepped for part in layer.parts):
+                in_layers.update(id(part) for part in layer.parts)
+                self._hold_layer(layer, now=now)
+                self.stepped.add(name)
+                if not layer.since:
+                    self.clamped.add(name)
+        for state in held:
+            if id(state) not in in_layers:
+                state.hold_()
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
         often = min(layer.turning.positions, MOST_OFTEN)
@@ -123,16 +133,22 @@ class Directions(WatchedTensors[HeldTensor]):
             rules = self.rules
             layer.after_step_(max(1, rules.every // often), rules.leading, max(1, rules.leading_every // often))
 
-    def _widen(self) -> None:
-        """Set the width of all intervals by what the task has cost so far."""
+    def _widen(self) -> bool:
+        """Set the width of all intervals by what the task has cost so far. Returns whether weights cost too much now.
+
+        They do where the cost is above the tolerance, and narrower intervals than those of the last clamp lower it.
+        """
         if self.prior is None or any(state.layout.sharded for state in self.states.values()):
-            return  # shards would each see a part of the cost
+            return False  # shards would each see a part of the cost
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
         alone = [float(state.cost()) for state in self.states.values() if id(state) not in in_layers]
-        spent = sum(layer.spent for layer in self.layers.values()) + sum(alone)
-        self.widening.set(DRIFT_FACTOR * spent / (self.positions * self.tolerance))
+        cost = sum(layer.spent for layer in self.layers.values()) + sum(alone)
+        spent, width = DRIFT_FACTOR * cost / (self.positions * self.tolerance), self.widening.width
+        self.widening.set(spent)
+        self.stepped, self.clamped = set(), set()
         for state in self.states.values():
             state.width = self.widening.width
+        return spent > TOO_MUCH and self.widening.width < width
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""
@@ -213,11 +229,11 @@ class Directions(WatchedTensors[HeldTensor]):
             )
         before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
         paces = [(layer, layer.pace, layer.since, layer.spent) for layer in self.layers.values()]
-        widening, waited_for = replace(self.widening), set(self.waited_for)
+        widening = replace(self.widening)
         self.hold_()
         for layer, pace, since, spent in paces:  # as they were, if the end of the task fails; it resets them otherwise
             layer.pace, layer.since, layer.spent = pace, since, spent
-        self.widening, self.waited_for = widening, waited_for
+        self.widening = widening
         for state in self.states.values():
             state.width = widening.width
         return before
@@ -248,7 +264,7 @@ class Directions(WatchedTensors[HeldTensor]):
         for state in self.states.values():
             state.note_seen()
         self._bind_layers({})  # a new task begins at pace 1 and with width 1
-        self.widening, self.waited_for = Widening(), set()
+        self.widening, self.stepped, self.clamped = Widening(), set(), set()
 
     # saving
 
@@ -264,6 +280,8 @@ class Directions(WatchedTensors[HeldTensor]):
             "directions": {name: turning.state_dict() for name, turning in self.turnings.items()},
             "paces": {name: [layer.pace, layer.since, layer.spent] for name, layer in self.layers.items()},
             "width": [self.widening.width, self.widening.steps],
+            "stepped": sorted(self.stepped),
+            "clamped": sorted(self.clamped),
             **super().state_dict(sharded),
         }
 
@@ -277,7 +295,7 @@ class Directions(WatchedTensors[HeldTensor]):
         paces = {new_name(name): pace for name, pace in state["paces"].items()}
         for name, layer in self.layers.items():
             layer.pace, layer.since, layer.spent = paces[name]
-        self.waited_for = {name for name, layer in self.layers.items() if layer.since}
         self.widening = Widening(*state["width"])
+        self.stepped, self.clamped = ({new_name(n) for n in state[key]} for key in ("stepped", "clamped"))
         for held in self.states.values():
             held.width = self.widening.width

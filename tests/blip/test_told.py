@@ -1,0 +1,218 @@
+"""Warnings about mistakes that nothing else would show: when they come, when they do not, and where they point."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from bitfreeze import BLIP, diagonal_fisher
+from bitfreeze.likelihoods import Gaussian
+from support.protected_nets import GUARDS, Net, make_task, protected, shift, train_sgd
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@contextmanager
+def told_here(sentence: str) -> Iterator[None]:
+    """A warning with this sentence, and the line that it names is in this file."""
+    with pytest.warns(UserWarning, match=sentence) as told:
+        yield
+    assert told[0].filename == __file__
+
+
+# weights that the last task did not leave
+
+OTHER_WEIGHTS = "that the last task left, got .*restore weights before you consolidate"
+
+
+def to_all(blip: BLIP) -> SGD:
+    return SGD(blip.model.parameters(), lr=0.0)
+
+
+def to_one(blip: BLIP) -> SGD:
+    blip.attach().remove()
+    optimizer = SGD(blip.model.parameters(), lr=0.0)
+    blip.attach(optimizer)
+    return optimizer
+
+
+def scheduled(blip: BLIP) -> SGD:
+    """A scheduler puts a frame of its own around the optimizer's step."""
+    optimizer = to_all(blip)
+    StepLR(optimizer, 1)
+    return optimizer
+
+
+@pytest.mark.parametrize("make", [to_all, to_one, scheduled])
+def test_weights_edited_after_a_task_are_told_once_at_the_next_step(make: Callable[[BLIP], SGD], guard: str) -> None:
+    model, blip = protected(guard=guard)
+    optimizer = make(blip)
+    shift(model, by=1.0)
+    with told_here(OTHER_WEIGHTS):
+        optimizer.step()
+    optimizer.step()
+
+
+def test_weights_restored_from_before_a_task_are_told(guard: str) -> None:
+    model = Net()
+    blip = BLIP(model, **GUARDS[guard])
+    blip.attach()
+    best = {name: value.clone() for name, value in model.state_dict().items()}
+    train_sgd(model, 0, rate=5.0)
+    blip.consolidate([make_task(0)])
+    model.load_state_dict(best)
+    optimizer = SGD(model.parameters(), lr=0.0)
+    with told_here(OTHER_WEIGHTS):
+        optimizer.step()
+
+
+def nothing(model: nn.Module, blip: BLIP) -> None:
+    """Leave all as it is."""
+
+
+def a_little(model: nn.Module, blip: BLIP) -> None:
+    shift(model, by=1e-6)
+
+
+def clamped(model: nn.Module, blip: BLIP) -> None:
+    shift(model, by=1.0)
+    blip.clamp_()
+
+
+def the_same_again(model: nn.Module, blip: BLIP) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
+
+
+@pytest.mark.parametrize("act", [nothing, a_little, clamped, the_same_again])
+def test_weights_inside_their_intervals_are_nothing_to_tell(act: Callable[[nn.Module, BLIP], None], guard: str) -> None:
+    model, blip = protected(guard=guard)
+    act(model, blip)
+    SGD(model.parameters(), lr=0.0).step()
+
+
+def test_a_step_of_another_model_does_not_look(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    shift(model, by=1.0)
+    train_sgd(Net(seed=1), 0)
+    assert blip.tasks == 1
+
+
+# a state that does not know all that is watched
+
+
+def test_a_state_of_a_part_is_told(guard: str) -> None:
+    model = Net()
+    part = BLIP(model, watch=model.backbone, **GUARDS[guard])
+    part.consolidate([make_task(0)])
+    whole = BLIP(model, **GUARDS[guard])
+    with told_here(r"^'heads\.0\.bias' and 7 more is watched here and not in the state, so it is not protected yet"):
+        whole.load_state_dict(part.state_dict())
+
+
+def test_a_state_of_all_that_is_watched_is_nothing_to_tell(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    BLIP(model, **GUARDS[guard]).load_state_dict(blip.state_dict())
+    del model.heads[3]  # absent parameters are known too
+    train_sgd(model, 1, rate=5.0)
+    blip.consolidate([make_task(1)])
+    BLIP(Net(), **GUARDS[guard]).load_state_dict(blip.state_dict())
+
+
+def test_before_the_first_task_no_parameter_is_known(guard: str) -> None:
+    model = Net()
+    part = BLIP(model, watch=model.backbone, **GUARDS[guard])
+    BLIP(model, **GUARDS[guard]).load_state_dict(part.state_dict())
+
+
+# a task that ends twice
+
+
+def test_two_ends_of_a_task_without_training_between_are_told(guard: str) -> None:
+    _, blip = protected(guard=guard)
+    with told_here("no watched weight has changed between the ends of tasks 1 and 2"):
+        blip.consolidate([make_task(0)])
+
+
+def test_training_between_two_ends_is_nothing_to_tell(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    train_sgd(model, 1, rate=5.0)
+    blip.consolidate([make_task(1)])
+    assert blip.tasks == 2
+
+
+# real targets beside class logits
+
+REAL = "forward returns class logits, but the data's labels are real numbers; return .*Gaussian"
+
+
+def regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(6, 3), torch.randn(8, 6), torch.randn(8)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_real_targets_beside_class_logits_are_told(column: bool, guard: str) -> None:
+    model, x, y = regression()
+    y = y[:, None] if column else y
+    with told_here(REAL):
+        BLIP(model, **GUARDS[guard]).consolidate([(x, y)])
+    with told_here(REAL):
+        diagonal_fisher(model, [(x, y)])
+
+
+def test_real_targets_are_told_of_softened_logits_too() -> None:
+    model, x, y = regression()
+    with told_here(REAL):
+        BLIP(model).consolidate([(x, y)])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [torch.arange(8) % 3, (torch.arange(8) % 3).float(), torch.rand(8, 3), None],
+    ids=["whole", "whole floats", "a number for each class", "none"],
+)
+def test_other_labels_are_nothing_to_tell(labels: Any, guard: str) -> None:
+    model, x, _ = regression()
+    BLIP(model, **GUARDS[guard]).consolidate([x if labels is None else (x, labels)])
+
+
+def test_real_targets_of_a_regression_are_nothing_to_tell(guard: str) -> None:
+    model, x, y = regression()
+    BLIP(model, **GUARDS[guard]).consolidate([(x, y)], lambda x: Gaussian(model(x)[:, 0]))
+
+
+# a loader that is partly used up
+
+USED_UP = "iterator of a DataLoader that has given 1 batches already, so these are left out; pass the DataLoader"
+
+
+def loader() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(*make_task(0)), batch_size=8)
+
+
+def test_an_iterator_that_has_given_batches_is_told(guard: str) -> None:
+    model, data = Net(), iter(loader())
+    next(data)
+    with told_here(USED_UP):
+        report = BLIP(model, **GUARDS[guard]).consolidate(data)
+    assert report.samples == 24
+    data = iter(loader())
+    next(data)
+    with told_here(USED_UP):
+        diagonal_fisher(model, data)
+
+
+@pytest.mark.parametrize("make", [loader, lambda: iter(loader()), lambda: iter(list(loader()))])
+def test_data_that_are_whole_are_nothing_to_tell(make: Callable[[], Any], guard: str) -> None:
+    model = Net()
+    assert BLIP(model, **GUARDS[guard]).consolidate(make()).samples == 32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        diagonal_fisher(model, make())
