@@ -11,7 +11,7 @@ from support.protected_nets import Net
 
 def test_directions_are_the_default_and_strict_rules_where_a_setting_of_theirs_is_given() -> None:
     assert BLIP(Net()).rules == Rules.directions() == DirectionRules(damping=0.01, temperature=2.0)
-    assert "tolerance=0.1" in repr(BLIP(Net()))
+    assert "tolerance=0.05" in repr(BLIP(Net()))
     assert BLIP(Net(), budget=0.1).rules == BLIP(Net(), prior=1e-3).rules == Rules.strict()
 
 

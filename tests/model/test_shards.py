@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip.consolidation import DRIFT_FACTOR
+from bitfreeze.blip.directions import DRIFT_FACTOR
 from bitfreeze.fisher import estimate
 from support import fsdp_ranks
 from support.ddp_ranks import make_net, task_data
