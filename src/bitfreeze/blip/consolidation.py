@@ -11,7 +11,7 @@ from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
 
-DRIFT_SPREAD = 2.0  # the factor within which the estimated cost lies of the true one, on our streams (results/drift.md)
+DRIFT_SPREAD = 2.0  # the true cost lies within this factor of the estimate on hard tasks (results/drift.md)
 
 
 @dataclass(frozen=True)

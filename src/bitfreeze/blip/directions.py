@@ -29,8 +29,8 @@ from .turning import Turning
 from .watched import WatchedTensors
 from .widening import Widening
 
-# Nats that earlier tasks really lost, by the quadratic estimate: the median over tasks (results/drift.md). The estimate
-# is too small because the Fisher is that of training samples, which a network is surer of than of others.
+# Nats that earlier tasks really lose, by the quadratic estimate, where tasks are hard (results/drift.md): the Fisher is
+# that of training samples, which a network is surer of than of others.
 DRIFT_FACTOR = 5.0
 TOO_MUCH = 1.01  # tolerances that a clamp may leave: to come closer takes ever more clamps
 FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
