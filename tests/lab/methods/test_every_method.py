@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitfreeze.blip.consolidation import DRIFT_FACTOR
+from bitfreeze.blip.directions import DRIFT_FACTOR
 from bitfreeze.lab.methods import make_method, methods
 from bitfreeze.lab.nets import MultiHead, build_network
 from bitfreeze.lab.streams import make_stream
