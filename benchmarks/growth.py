@@ -25,8 +25,8 @@ def measure_bytes() -> tuple[float, float]:
 def measure_growth(tasks: int = 200, window: int = 20) -> tuple[float, float]:
     """State at the last task by state at the first, and the same for the time of a task's end and a clamp.
 
-    Times are the best of the first and of the last ``window`` tasks; the very first is left out, because it also solves for
-    the prior.
+    Times are the best of the first and of the last ``window`` tasks; the very first is left out, because it also solves
+    for the prior.
     """
     torch.manual_seed(0)
     model = networks.mlp()
