@@ -119,4 +119,5 @@ def page(rank: int, count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    warnings.filterwarnings("ignore", "no weight reached the edge")  # forty small steps: not the matter here
     be_a_rank({"all_of_it": lambda *where: {f.__name__: f(*where) for f in (training, corners, page)}})
