@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, OneHotCategorical
 
-from ._warning import warn_caller
+from ._messages import warn_caller
 
 __all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Product"]
 

@@ -75,6 +75,25 @@ def test_what_is_no_plain_layer_is_held_entry_by_entry_and_the_report_says_how()
     assert blip.drift() <= 0.02 * 1.001
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_depthwise_layers_are_held_entry_by_entry(bias: bool) -> None:
+    """The few weights of an output share no inputs with others. Groups with several outputs are along directions."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(4, 4, 2, groups=4, bias=bias), nn.Conv2d(4, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 3)
+    )
+    blip = BLIP(model, rules=ALL, tolerance=0.02)
+    report = blip.consolidate([torch.randn(8, 4, 4, 4)])
+    names = ["0.weight", "0.bias"][: 1 + bias]
+    assert list(blip.intervals()) == names
+    ways = {name: tensor.fisher_way for name, tensor in report.tensors.items()}
+    expected = {name: f"rule Conv2d.{name.removeprefix('0.')}" for name in names}
+    assert ways == {**expected, "1": "along directions", "3": "along directions"}
+    state = guard_of(blip).states["0.weight"]
+    low, high = blip.intervals()["0.weight"]
+    torch.testing.assert_close((high - low) / 2, (blip.prior / state.fisher).sqrt(), rtol=1e-4, atol=1e-6)
+
+
 def test_entries_are_held_by_the_same_prior() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)).double()
     blip = BLIP(model, rules=ALL, tolerance=0.3)
@@ -97,6 +116,26 @@ def test_a_layer_that_a_task_does_not_use_keeps_its_coordinates_bit_for_bit() ->
     assert report.tensors["heads.0"].fisher_way == "not used by forward"
     assert not torch.equal(after["backbone.0.weight"]["fisher"], before["backbone.0.weight"]["fisher"])
     assert "heads.1.weight" in after
+
+
+@pytest.mark.parametrize("fisher", ["sum", "mean"])
+def test_what_a_task_does_not_use_keeps_its_fisher_layers_and_tensors_alike(fisher: str) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)) for _ in range(2)])
+    rules = Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1, fisher=fisher)
+    blip = BLIP(model, rules=rules, tolerance=0.02)
+    x, _ = make_task(0)
+    blip.consolidate([x], lambda x: model[0](x) + model[1](x), labels="exact")
+    before = blip.state_dict()
+    report = blip.consolidate([x], model[0], labels="exact")
+    after = blip.state_dict()
+    assert torch.equal(after["directions"]["1.1.weight"]["fisher"], before["directions"]["1.1.weight"]["fisher"])
+    for name in ("weight", "bias"):
+        assert torch.equal(after["tensors"][f"1.0.{name}"]["fisher"], before["tensors"][f"1.0.{name}"]["fisher"])
+        assert before["tensors"][f"1.0.{name}"]["fisher"].any()
+        assert not torch.equal(after["tensors"][f"0.0.{name}"]["fisher"], before["tensors"][f"0.0.{name}"]["fisher"])
+    ways = {name: tensor.fisher_way for name, tensor in report.tensors.items()}
+    assert {ways[name] for name in ("1.0.weight", "1.0.bias", "1.1")} == {"not used by forward"}
 
 
 def test_a_layer_that_only_later_batches_use_is_measured() -> None:

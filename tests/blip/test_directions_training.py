@@ -194,5 +194,5 @@ def test_coordinates_at_their_edge_are_counted() -> None:
     counted = sum(layer.at_edge() for layer in guard_of(blip).layers.values())
     report = blip.consolidate([make_task(1)])
     assert report.at_edge is not None
-    assert sum(tensor.at_edge or 0 for tensor in report.tensors.values()) == counted
+    assert sum(tensor.at_edge or 0 for tensor in report.tensors.values()) == counted > 0
     assert F.cross_entropy(model(make_task(0)[0]), make_task(0)[1]).isfinite()

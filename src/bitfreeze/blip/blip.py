@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._warning import warn_caller
+from .._messages import warn_caller
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.parameters import Watch, watched_modules, watched_parts

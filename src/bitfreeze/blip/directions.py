@@ -32,7 +32,6 @@ from .widening import Widening
 # Nats that earlier tasks really lose, by the quadratic estimate, where tasks are hard (results/drift.md): the Fisher is
 # that of training samples, which a network is surer of than of others.
 DRIFT_FACTOR = 5.0
-TOO_MUCH = 1.01  # tolerances that a clamp may leave: to come closer takes ever more clamps
 FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
 MOST_OFTEN = 16  # times as often as a layer with one position
 
@@ -134,21 +133,18 @@ class Directions(WatchedTensors[HeldTensor]):
             layer.after_step_(max(1, rules.every // often), rules.leading, max(1, rules.leading_every // often))
 
     def _widen(self) -> bool:
-        """Set the width of all intervals by what the task has cost so far. Returns whether weights cost too much now.
-
-        They do where the cost is above the tolerance, and narrower intervals than those of the last clamp lower it.
-        """
+        """Set the width of all intervals by what the task has cost so far. Returns whether they are narrower now."""
         if self.prior is None or any(state.layout.sharded for state in self.states.values()):
             return False  # shards would each see a part of the cost
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
         alone = [float(state.cost()) for state in self.states.values() if id(state) not in in_layers]
         cost = sum(layer.spent for layer in self.layers.values()) + sum(alone)
-        spent, width = DRIFT_FACTOR * cost / (self.positions * self.tolerance), self.widening.width
-        self.widening.set(spent)
+        width = self.widening.width
+        self.widening.set(DRIFT_FACTOR * cost / (self.positions * self.tolerance))
         self.stepped, self.clamped = set(), set()
         for state in self.states.values():
             state.width = self.widening.width
-        return spent > TOO_MUCH and self.widening.width < width
+        return self.widening.width < width
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""

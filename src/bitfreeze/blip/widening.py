@@ -2,7 +2,7 @@
 
 With a width of 1, all coordinates at the edges of their intervals cost the earlier tasks the tolerance. Few coordinates
 ever go there: SGD spends a tenth of the tolerance, Adam most of it. So the width grows while the estimated cost is
-below half the tolerance, and shrinks as soon as the cost is above all of it. It is never below 1.
+below half the tolerance, and shrinks as soon as the cost is above all of it, by a hundredth. It is never below 1.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from math import sqrt
 
 GROWTH = 1.01  # a step
 WIDEST = 100.0
+TOO_MUCH = 1.01  # tolerances: to come closer to 1 takes ever more clamps
 
 
 @dataclass
@@ -21,7 +22,7 @@ class Widening:
 
     def set(self, spent: float) -> None:
         """Set the width by the share of the tolerance that the task has spent so far."""
-        if spent > 1:
+        if spent > TOO_MUCH:
             self.width = max(1.0, self.width / sqrt(spent))
         elif spent < 0.5:
             self.width = min(WIDEST, self.width * GROWTH**self.steps)

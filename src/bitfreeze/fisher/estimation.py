@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .._warning import warn_caller
+from .._messages import warn_caller
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
-from .._extras import install
+from .._messages import install
 
 try:
     from avalanche.models import IncrementalClassifier, MultiHeadClassifier

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from .._extras import install
+from .._messages import install
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

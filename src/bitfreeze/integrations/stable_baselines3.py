@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .._extras import install
+from .._messages import install
 
 try:
     from stable_baselines3.common import distributions as sb3

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._extras import install
+from .._messages import install
 
 try:
     from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -309,6 +309,6 @@ def test_a_change_to_a_network_that_a_method_does_not_use_is_refused():
 def test_what_a_preset_has_anyway_is_no_change():
     plain = make_config("atari6", "blip")
     assert make_config("atari6", "blip", changes=["training.steps=10000000", "network.kind=paper"]) == plain
-    small = make_config("atari6", "blip", "strict", changes=["network.kind=small", "method.budget=0.1"])
+    small = make_config("atari6", "blip", "released", changes=["network.kind=small", "method.prior=1.92e-14"])
     assert small.changes == ("network.kind=small",)
     assert small.network["kind"] == "small"

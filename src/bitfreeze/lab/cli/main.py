@@ -6,7 +6,7 @@ import sys
 import warnings
 from typing import Annotated
 
-from ..._extras import install
+from ..._messages import install
 
 try:
     import tyro

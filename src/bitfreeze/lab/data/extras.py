@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..._extras import install
+from ..._messages import install
 from .errors import DataCorrupt
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..._extras import install
+from ..._messages import install
 from .environments import Environments
 
 

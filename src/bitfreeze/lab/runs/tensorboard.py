@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..._extras import install
+from ..._messages import install
 from .events import Evaluation, Event, Finished, TaskDone
 
 

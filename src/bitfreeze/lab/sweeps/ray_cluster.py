@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..._extras import install
+from ..._messages import install
 from ..runs.config import Config
 from ..runs.folder import runs_root, write_aside
 from .engine import Ending, Options, carry_out, ending_of, start

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..._extras import install
+from ..._messages import install
 from ..runs.config import Config
 from ..runs.folder import runs_root
 from .engine import Ending, Options, carry_out

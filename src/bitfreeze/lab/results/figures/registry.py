@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...._extras import install
+from ...._messages import install
 from ...registry import Registry
 from ...runs.folder import write_aside
 from ..stored import StoredRun

@@ -1,4 +1,4 @@
-"""Warnings that name the user's own line."""
+"""Words to users: warnings that name their own line, and how to install what a part needs."""
 
 import sys
 import warnings
@@ -15,3 +15,8 @@ def warn_caller(message: str) -> None:
     while frame.f_back is not None and frame.f_code.co_filename.startswith((OUR_FOLDER, TORCH_FOLDER)):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
+
+
+def install(extra: str) -> str:
+    """Command that installs an extra, to end an error message with."""
+    return f"pip install -e '.[{extra}]' in the checkout of bitfreeze"
