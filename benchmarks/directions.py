@@ -7,6 +7,7 @@ steps as lie between two clamps along all directions, so that rare clamps are in
 """
 
 import copy
+import warnings
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +69,7 @@ def watched(model: nn.Module) -> list[nn.Module]:
 
 
 def main() -> None:
+    warnings.filterwarnings("ignore", "no watched weight has changed")
     torch.set_num_threads(1)
     torch.manual_seed(0)
     digits, pictures, features = torch.rand(4000, 784), torch.randn(2000, 3, 32, 32), torch.randn(64, 2048)
