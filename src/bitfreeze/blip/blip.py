@@ -23,17 +23,12 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
+from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
-from .directions import Directions
 from .guards import Guard, Measured
-from .intervals import Intervals
-from .levels import Levels
 from .looking import Looker
-from .rules import DirectionRules, Rules, WeightRules, require_rules
+from .rules import Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
-
-TOLERANCE = 0.05  # nats a sample
-BUDGET = 0.1  # of the bits in use
 
 
 class BLIP:
@@ -96,30 +91,16 @@ class BLIP:
         self.tasks = 0
         # plain numbers, because a state must load under weights_only=True
         self.depth, self.bound = int(bits), float(bound)
-        measure = {"tolerance": tolerance, "budget": budget, "prior": prior}
-        self._tensors, self._guards = self._make_guards(
-            **{k: None if v is None else float(v) for k, v in measure.items()}
-        )
+        self._tensors, self._guards = make_guards(
+            model, self.watch, self.rules, depth=self.depth, bound=self.bound, tolerance=tolerance, budget=budget,
+            prior=prior,
+        )  # fmt: skip
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._just_ended = False  # whether a task has ended and no step was made since
         self._attachments: list[Attachment] = []
         self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
         self._warn_of_statistics()
-
-    def _make_guards(
-        self, tolerance: float | None, budget: float | None, prior: float | None
-    ) -> tuple[Intervals | Directions, list[Guard]]:
-        """The guard that knows all watched tensors, and all guards in the order in which they hold."""
-        model, watch, depth, bound = self.model, self.watch, self.depth, self.bound
-        if isinstance(self.rules, DirectionRules):
-            tolerance = tolerance or TOLERANCE
-            directions = Directions(model, watch, self.rules, depth=depth, bound=bound, tolerance=tolerance)
-            return directions, [directions]
-        budget = budget or BUDGET
-        intervals = Intervals(model, watch, self.rules, depth=depth, bound=bound, budget=budget, prior=prior)
-        levels: list[Guard] = [Levels(intervals)] if self.rules.levels else []
-        return intervals, [*levels, intervals]
 
     @property
     def prior(self) -> float | None:
@@ -441,8 +422,3 @@ class BLIP:
                 "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
                 stacklevel=3,
             )
-
-
-def default_rules(budget: float | None, prior: float | None) -> Rules:
-    """Rules of a BLIP that is given none: by weight where a setting of those rules is given."""
-    return Rules.directions() if budget is None and prior is None else Rules.strict()
