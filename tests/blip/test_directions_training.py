@@ -1,7 +1,6 @@
 """Directions in training: forms of data, layouts, when layers are clamped, going on from a state."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -10,25 +9,8 @@ from torch import nn
 from torch.optim import SGD, Adam
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip.directions import Directions
+from support.held_along_directions import ALL, guard_of, started
 from support.protected_nets import Net, assert_same, make_task, train, train_sgd
-
-ALL = Rules.directions(temperature=1.0, damping=0.0, strongest=None, every=1)
-
-
-def guard_of(blip: BLIP) -> Directions:
-    assert isinstance(blip._tensors, Directions)
-    return blip._tensors
-
-
-def started(rules: Rules = ALL, tolerance: float = 0.02, seed: int = 0, **settings: Any) -> tuple[Net, BLIP]:
-    model = Net(seed)
-    blip = BLIP(model, rules=rules, tolerance=tolerance, **settings)
-    blip.attach()
-    train_sgd(model, 0)
-    blip.consolidate([make_task(0)], labels="exact")
-    return model, blip
-
 
 # forms of data
 
