@@ -126,6 +126,7 @@ def test_all_coordinates_at_their_edges_cost_just_the_tolerance() -> None:
     assert math.isclose(blip.drift(), 0.02, rel_tol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:watched parameters are trained")
 @pytest.mark.parametrize("seed", range(3))
 def test_far_outside_without_attach_clamp_brings_it_back(seed: int) -> None:
     blip = make(bias=True, tolerance=0.02, seed=seed)

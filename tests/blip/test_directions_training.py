@@ -150,6 +150,7 @@ def test_a_run_goes_on_bit_for_bit(strongest: int | None, steps: int) -> None:
         assert_same(resumed.state_dict(), blip.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:watched parameters are trained")
 def test_a_failing_consolidate_puts_weights_and_state_back() -> None:
     model, blip = started()
     blip.attach().remove()

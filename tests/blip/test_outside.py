@@ -21,7 +21,9 @@ from support.protected_nets import (
     train_sgd,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no weight reached the edge", "ignore:no watched weight has changed", "ignore:watched parameters are trained"
+)
 
 
 def never_attached(guard: str) -> BLIP:

@@ -10,7 +10,9 @@ from torch.optim import SGD
 from bitfreeze import BLIP
 from support.protected_nets import GUARDS, make_task, train
 
-pytestmark = pytest.mark.filterwarnings("ignore:no weight reached the edge", "ignore:no watched weight has changed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:no weight reached the edge", "ignore:no watched weight has changed", "ignore:watched parameters are trained"
+)
 
 KINDS = {
     "batch norm": lambda: nn.BatchNorm1d(8),

@@ -1,5 +1,6 @@
 """Warnings about mistakes that nothing else would show: when they come, when they do not, and where they point."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -216,3 +217,80 @@ def test_data_that_are_whole_are_nothing_to_tell(make: Callable[[], Any], guard:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         diagonal_fisher(model, make())
+
+
+# training that nothing clamps
+
+UNCLAMPED = "nothing clamps them.*call blip.attach"
+
+
+def detached(guard: str) -> BLIP:
+    _, blip = protected(guard=guard)
+    blip.attach().remove()
+    return blip
+
+
+def loaded(guard: str) -> BLIP:
+    """A BLIP that has taken up a state, on the weights that belong to it, and was not attached."""
+    model, blip = protected(guard=guard)
+    other = BLIP(model, **GUARDS[guard])
+    other.load_state_dict(blip.state_dict())
+    blip.attach().remove()
+    return other
+
+
+@pytest.mark.parametrize("make", [detached, loaded])
+def test_a_second_step_that_nothing_clamps_is_told_once(make: Callable[[str], BLIP], guard: str) -> None:
+    blip = make(guard)
+    optimizer = SGD(blip.model.parameters(), lr=0.0)
+    optimizer.step()
+    with told_here(UNCLAMPED):
+        optimizer.step()
+    optimizer.step()
+
+
+def test_an_attachment_to_another_optimizer_is_told(guard: str) -> None:
+    _, blip = protected(guard=guard)
+    blip.attach().remove()
+    attached, other = (SGD(blip.model.parameters(), lr=0.0) for _ in range(2))
+    blip.attach(attached)
+    other.step()
+    with told_here(UNCLAMPED):
+        other.step()
+
+
+def test_training_before_the_first_task_is_nothing_to_tell(guard: str) -> None:
+    blip = BLIP(Net())
+    optimizer = SGD(blip.model.parameters(), lr=0.0)
+    for _ in range(3):
+        optimizer.step()
+
+
+def test_clamps_between_steps_of_two_optimizers_are_nothing_to_tell(guard: str) -> None:
+    blip = detached(guard)
+    first, second = (SGD(blip.model.parameters(), lr=0.0) for _ in range(2))
+    for _ in range(3):
+        first.step()
+        second.step()
+        blip.clamp_()
+
+
+def test_steps_of_another_model_are_nothing_to_tell(guard: str) -> None:
+    blip, other = detached(guard), nn.Linear(2, 2)
+    optimizer = SGD(other.parameters(), lr=0.0)
+    for _ in range(3):
+        optimizer.step()
+    assert blip.tasks == 1
+
+
+def test_a_copy_that_is_attached_is_nothing_to_tell_and_a_detached_copy_is(guard: str) -> None:
+    _, blip = protected(guard=guard)
+    attached = copy.deepcopy(blip)
+    optimizer = SGD(attached.model.parameters(), lr=0.0)
+    for _ in range(3):
+        optimizer.step()
+    copied = copy.deepcopy(detached(guard))
+    optimizer = SGD(copied.model.parameters(), lr=0.0)
+    optimizer.step()
+    with told_here(UNCLAMPED):
+        optimizer.step()

@@ -13,6 +13,13 @@ class Clamper(Protocol):
     def _after_step(self, optimizer: Optimizer) -> bool: ...
 
 
+class Follower(Protocol):
+    """What is told of the steps of every optimizer."""
+
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def after(self, optimizer: Optimizer, *_: object) -> None: ...
+
+
 class Attachment:
     """A clamp after the steps of one optimizer, or of all.
 
@@ -28,10 +35,10 @@ class Attachment:
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._handles: tuple[Any, ...] = ()
         if optimizer is None:
-            _to_every_optimizer(self)
+            follow_every_optimizer(self)
         else:
-            before = optimizer.register_step_pre_hook(self._before)
-            after = optimizer.register_step_post_hook(self._after)
+            before = optimizer.register_step_pre_hook(self.before)
+            after = optimizer.register_step_post_hook(self.after)
             self._handles = before, after
 
     @property
@@ -57,27 +64,28 @@ class Attachment:
         if not self.claims:
             self.remove()
 
-    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         clamper = self._clamper()
         if clamper is not None:
             closure = args[1] if len(args) > 1 else kwargs.get("closure")  # args begin with the optimizer itself
             clamper._before_step(optimizer, has_closure=closure is not None)
 
-    def _after(self, optimizer: Optimizer, *_: object) -> None:
+    def after(self, optimizer: Optimizer, *_: object) -> None:
         clamper = self._clamper()
         if clamper is not None:
             self.steps += clamper._after_step(optimizer)
 
 
-# One pair of global hooks serves all attachments and is never removed. A hook that is removed while torch walks through
+# One pair of global hooks serves all followers and is never removed. A hook that is removed while torch walks through
 # its hooks, for example by the garbage collector, would break the optimizer's step.
-_everywhere: "weakref.WeakSet[Attachment]" = weakref.WeakSet()
+_everywhere: "weakref.WeakSet[Follower]" = weakref.WeakSet()
 _hooked = False
 
 
-def _to_every_optimizer(attachment: Attachment) -> None:
+def follow_every_optimizer(follower: Follower) -> None:
+    """Tell a follower, for as long as it lives, of the steps of every optimizer."""
     global _hooked
-    _everywhere.add(attachment)
+    _everywhere.add(follower)
     if not _hooked:
         register_optimizer_step_pre_hook(_before_any_step)
         register_optimizer_step_post_hook(_after_any_step)
@@ -85,13 +93,13 @@ def _to_every_optimizer(attachment: Attachment) -> None:
 
 
 def _before_any_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    for attachment in tuple(_everywhere):
-        attachment._before(optimizer, args, kwargs)
+    for follower in tuple(_everywhere):
+        follower.before(optimizer, args, kwargs)
 
 
 def _after_any_step(optimizer: Optimizer, *_: object) -> None:
-    for attachment in tuple(_everywhere):
-        attachment._after(optimizer)
+    for follower in tuple(_everywhere):
+        follower.after(optimizer)
 
 
 def unwrap(optimizer: Any) -> Optimizer:

@@ -27,6 +27,7 @@ from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
 from .guards import Guard, Measured
 from .looking import Looker
+from .lookout import Lookout
 from .rules import Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
 
@@ -99,6 +100,7 @@ class BLIP:
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._just_ended = False  # whether a task has ended and no step was made since
         self._attachments: list[Attachment] = []
+        self._lookout: Lookout | None = None  # once there is something to protect
         self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
         self._warn_of_statistics()
 
@@ -147,6 +149,8 @@ class BLIP:
         self._tensors.bind_if_changed()
         for guard in self._guards:
             guard.hold_()
+        if self._lookout is not None:
+            self._lookout.note_clamp()
 
     def _bind(self) -> None:
         for guard in self._guards:
@@ -174,6 +178,13 @@ class BLIP:
     def _after_step(self, optimizer: Optimizer) -> bool:
         held = [guard.hold_(optimizer) for guard in self._guards]
         return any(held)
+
+    def _clamps(self, optimizer: Optimizer) -> bool:
+        """Whether an attachment follows this optimizer."""
+        return any(a.active and (a.is_to(None) or a.is_to(optimizer)) for a in self._attachments)
+
+    def _watches(self, optimizer: Optimizer) -> bool:
+        return bool(self._tensors.held_by(optimizer))
 
     # the end of a task
 
@@ -271,7 +282,12 @@ class BLIP:
         self._versions = self._current_versions()
         for attachment in self._attachments:
             attachment.steps = 0
+        self._look_out()
         self._hold_statistics()
+
+    def _look_out(self) -> None:
+        """Look out, from the first task on, for training that nothing clamps."""
+        self._lookout = Lookout(self) if self.tasks else None
 
     def drift(self) -> float | None:
         """Estimate what earlier tasks have lost since the last consolidate, from what is stored, without their data.
@@ -367,6 +383,7 @@ class BLIP:
             guard.load_state_dict(state, new_names.__getitem__)
         self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False
         self._warn_of_unknown(new_names.values())
+        self._look_out()
         self._hold_statistics()
 
     def _warn_of_restored(self) -> None:
@@ -395,13 +412,15 @@ class BLIP:
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copy and pickle. An attachment to every optimizer is copied; hooks on single ones stay behind."""
-        return {**self.__dict__, "_attachments": [None for a in self._attachments if a.active and a.is_to(None)]}
+        attachments = [None for a in self._attachments if a.active and a.is_to(None)]
+        return {**self.__dict__, "_attachments": attachments, "_lookout": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         attached = state["_attachments"]
         self.__dict__.update({**state, "_attachments": []})
         if attached:
             self._attachments = [Attachment(self, None)]
+        self._look_out()
 
     # running statistics
 
