@@ -1,6 +1,7 @@
 """Directions: the Fisher along them against autograd, and what holding a layer does to its coordinates."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -29,13 +30,18 @@ LAYERS = {
 
 
 def measured(
-    kind: str, strongest: int | None = None, tolerance: float = 0.5, tasks: int = 1, dtype: torch.dtype = torch.float64
+    kind: str,
+    strongest: int | None = None,
+    tolerance: float = 0.5,
+    tasks: int = 1,
+    dtype: torch.dtype = torch.float64,
+    **choices: Any,
 ) -> tuple[BLIP, Tensor, Tensor]:
-    """A BLIP of one layer that has ended tasks, and the data of the last one."""
+    """A BLIP of one layer that has ended tasks, and the data of the last one. ``choices`` are of its rules."""
     torch.manual_seed(0)
     make, shape = LAYERS[kind]
     model = randomise(Readout(make(), torch.zeros(1, *shape)).to(dtype))
-    rules = Rules.directions(temperature=1.0, damping=0.0, strongest=strongest, every=1)
+    rules = Rules.directions(temperature=1.0, damping=0.0, strongest=strongest, every=1, **choices)
     blip = BLIP(model, watch=model.layer, rules=rules, tolerance=tolerance)
     for _ in range(tasks):
         x, y = torch.randn(14, *shape, dtype=dtype), torch.randint(3, (14,))
@@ -114,6 +120,33 @@ def test_a_second_task_adds_to_what_was_carried_over(kind: str) -> None:
     before, after = only_layer(first).turning, only_layer(both).turning
     new = after.turn(single_gradients(both, x, y)).square().mean(0)
     assert_close(after.fisher, before.carried(after.inputs, after.outputs) + new)
+
+
+# one side only, and coordinates that are kept
+
+
+@pytest.mark.parametrize("strongest", [None, 2], ids=["all", "two"])
+@pytest.mark.parametrize("kind", ["linear", "conv2d groups"])
+@pytest.mark.parametrize("sides", ["inputs", "outputs"])
+def test_a_side_that_is_not_turned_keeps_its_coordinates(sides: str, kind: str, strongest: int | None) -> None:
+    blip, x, y = measured(kind, strongest, sides=sides)
+    both, _, _ = measured(kind, strongest)
+    turning, turned = only_layer(blip).turning, only_layer(both).turning
+    kept, other = ("outputs", "inputs") if sides == "inputs" else ("inputs", "outputs")
+    side = getattr(turning, kept)
+    assert torch.equal(side, torch.eye(side.shape[1]).double().expand_as(side))
+    assert torch.equal(getattr(turning, other), getattr(turned, other))
+    assert_close(turning.fisher, turning.turn(single_gradients(blip, x, y)).square().mean(0))
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv1d groups"])
+def test_coordinates_that_are_kept_add_up_the_fisher_of_each_task(kind: str) -> None:
+    first, _, _ = measured(kind, refit=False)
+    both, x, y = measured(kind, tasks=2, refit=False)
+    before, after = only_layer(first).turning, only_layer(both).turning
+    assert torch.equal(after.inputs, before.inputs)
+    assert torch.equal(after.outputs, before.outputs)
+    assert_close(after.fisher, before.fisher + after.turn(single_gradients(both, x, y)).square().mean(0))
 
 
 # identity coordinates

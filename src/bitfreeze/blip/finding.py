@@ -1,6 +1,10 @@
 """The two passes at a task's end: the directions of layers, and the Fisher along them."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
 
 from ..fisher import FisherEstimate
 from ..fisher.measuring import NOT_USED
@@ -38,7 +42,7 @@ def find_directions(
     for name, moment in moments.items():
         reason = found.statistics[layers[name][0].slot.module]
         if not reason:
-            turns[name] = _turning(moment, before.get(name), rules.strongest)
+            turns[name] = _turning(moment, before.get(name), rules)
             for tensor in turns[name].tensors().values():
                 ranks.broadcast_(tensor)
         elif reason == NOT_USED and name in before:
@@ -46,15 +50,31 @@ def find_directions(
     return turns, idle
 
 
-def _turning(moment: SecondMoments, before: Turning | None, count: int | None) -> Turning:
+def _turning(moment: SecondMoments, before: Turning | None, rules: DirectionRules) -> Turning:
     """Directions of this task and of those before it, with their energies. The Fisher is still to be measured."""
+    if before is not None and not rules.refit:
+        return replace(before, fisher=torch.zeros_like(before.fisher))
     groups, outputs, inputs = moment.shape
-    earlier = None if before is None else (before.inputs, before.input_energy)
-    u, input_energy = moment.strongest_inputs(min(count or inputs, inputs), earlier)
-    earlier = None if before is None else (before.outputs, before.output_energy)
-    v, output_energy = moment.strongest_outputs(min(count or outputs, outputs), earlier)
+    most = rules.strongest or max(outputs, inputs)
+    if rules.sides == "outputs":
+        u, input_energy = _as_they_are(moment, inputs)
+    else:
+        earlier = None if before is None else (before.inputs, before.input_energy)
+        u, input_energy = moment.strongest_inputs(min(most, inputs), earlier)
+    if rules.sides == "inputs":
+        v, output_energy = _as_they_are(moment, outputs)
+    else:
+        earlier = None if before is None else (before.outputs, before.output_energy)
+        v, output_energy = moment.strongest_outputs(min(most, outputs), earlier)
     fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
     return Turning(u, v, input_energy, output_energy, fisher, moment.positions)
+
+
+def _as_they_are(moment: SecondMoments, width: int) -> tuple[Tensor, Tensor]:
+    """Directions of a side that is not turned, and energies, which nobody asks for."""
+    groups = moment.shape[0]
+    directions = torch.eye(width, **moment.like).expand(groups, -1, -1).contiguous()
+    return directions, torch.ones(groups, width, **moment.like)
 
 
 def measure_along(

@@ -225,6 +225,12 @@ class DirectionRules(Rules):
     strongest: int | None = 256
     """Number of directions of each side of a layer; None for all. What they leave out is held entry by entry."""
 
+    sides: str = "both"
+    """Which coordinates of a layer are turned: ``inputs``, ``outputs`` or ``both``. For comparison."""
+
+    refit: bool = True
+    """Whether each task turns the coordinates anew, or those of a layer's first task are kept. For comparison."""
+
     every: int = 64
     """Largest number of steps between two clamps along all directions. A layer is clamped more often while its steps
     go far, and up to 16 times as often if it works at many positions (a convolution, a layer of tokens), because there
@@ -262,6 +268,8 @@ class DirectionRules(Rules):
                 raise ValueError(f"Rules.{name} must be a whole number of at least {least}, got {value!r}")
         if self.fisher not in ("sum", "mean"):
             raise ValueError(f"Rules.fisher must be 'sum' or 'mean', got {self.fisher!r}")
+        if self.sides not in ("inputs", "outputs", "both"):
+            raise ValueError(f"Rules.sides must be 'inputs', 'outputs' or 'both', got {self.sides!r}")
         if not self.damping >= 0:
             raise ValueError(f"Rules.damping must be at least 0, got {self.damping!r}")
         if not self.temperature > 0:

@@ -33,6 +33,8 @@ BY_WEIGHT = {"snap": None, "gain": None, "rounding": None, "levels": False}  # o
 ALONG_DIRECTIONS = {  # options of directions only
     **{name: getattr(DEFAULTS, name) for name in ("strongest", "every", "leading", "leading_every", "moment_samples")},
     "over_tasks": DEFAULTS.fisher,
+    "sides": DEFAULTS.sides,
+    "refit": DEFAULTS.refit,
 }
 
 
@@ -65,6 +67,8 @@ class BitLevelInformationPreserving(FisherMethod):
     leading: Annotated[int, "strongest directions that are clamped more often; 0 for none"] = DEFAULTS.leading
     leading_every: Annotated[int, "steps between two clamps along the leading directions"] = DEFAULTS.leading_every
     over_tasks: Annotated[Literal["sum", "mean"], "directions: the Fisher of all tasks"] = "sum"
+    sides: Annotated[Literal["both", "inputs", "outputs"], "directions: sides of a layer that are turned"] = "both"
+    refit: Annotated[bool, "directions: each task turns coordinates anew; else those of the first are kept"] = True
     damping: Annotated[float, "directions: share of the mean Fisher over outputs added to each"] = DEFAULTS.damping
     temperature: Annotated[float, "directions: by which logits are divided for the Fisher"] = DEFAULTS.temperature
     moment_samples: Annotated[int, "samples that directions are found from"] = DEFAULTS.moment_samples
@@ -97,7 +101,7 @@ class BitLevelInformationPreserving(FisherMethod):
             return DirectionRules(
                 strongest=self.strongest, every=self.every, leading=self.leading, leading_every=self.leading_every,
                 fisher=self.over_tasks, moment_samples=self.moment_samples, temperature=self.temperature,
-                damping=self.damping,
+                damping=self.damping, sides=self.sides, refit=self.refit,
             )  # fmt: skip
         changed: dict[str, Any] = {"snap": self.snap, "gain": self.gain, "rounding": self.rounding}
         chosen = {name: value for name, value in changed.items() if value is not None}
