@@ -1,9 +1,9 @@
-"""What a policy loses by the changes of each layer alone, and of all together: `python research/layers_together.py RUN`.
+"""What a policy loses by the changes of each layer alone, and of all: `python research/layers_together.py RUN`.
 
-RUN is a run of vectors and choices, such as `control`. The first game is played with the network that learned it. On the
-states that come up, the KL divergence to the network after each later game is printed, with the layers of the backbone
-changed one at a time and all at once, beside its quadratic part (exact, from the Jacobian). Where the layers alone cost
-little and all together much, their changes act on each other, which no Fisher of single layers sees.
+RUN is a run of vectors and choices, such as `control`. The first game is played with the network that learned it. On
+the states that come up, the KL divergence to the network after each later game is printed, with the layers of the
+backbone changed one at a time and all at once, beside its quadratic part (exact, from the Jacobian). Where the layers
+alone cost little and all together much, their changes act on each other, which no Fisher of single layers sees.
 """
 
 import sys
@@ -66,7 +66,9 @@ def report(run: StoredRun) -> list[str]:
     lines = ["| after game | " + " | ".join(f"{name}: KL | quadratic" for name in sets) + " |"]
     lines.append("| --- |" + " --- |" * (2 * len(sets)))
     for game in range(1, len(games.tasks)):
-        pairs = [divergence(net, weights[0], changed(weights[0], weights[game], some), states) for some in sets.values()]
+        pairs = [
+            divergence(net, weights[0], changed(weights[0], weights[game], some), states) for some in sets.values()
+        ]
         lines.append(f"| {game + 1} | " + " | ".join(f"{kl:.2g} | {quadratic:.2g}" for kl, quadratic in pairs) + " |")
     return lines
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.func import functional_call
 from torch.optim import SGD
 
 from bitfreeze import BLIP, Rules, diagonal_fisher
@@ -21,6 +22,7 @@ acl_codes = script("research/acl_codes")
 convnets = script("benchmarks/convnets")
 held_layers = script("research/held_layers")
 interval_use = script("research/interval_use")
+layers_together = script("research/layers_together")
 logit_shift = script("research/logit_shift")
 loop = script("benchmarks/loop")
 mini_imagenet = script("benchmarks/mini_imagenet")
@@ -194,6 +196,22 @@ def test_layers_are_held_within_the_intervals_that_they_had_before_the_game(tmp_
     played, training = held_layers.learn(stored, 3, 2048, "all")
     assert len(played) == 2
     assert training
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, in forward-mode derivatives
+def test_the_divergence_of_a_policy_and_its_quadratic_part() -> None:
+    torch.manual_seed(0)
+    net, states = build_network({"kind": "policy_mlp"}, (4,), [3, 3]).double(), torch.randn(50, 4).double()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    after = {name: value + 1e-4 * torch.randn_like(value) for name, value in before.items()}
+    p, q = (functional_call(net, weights, (states, 0)).softmax(-1) for weights in (before, after))
+    kl, quadratic = layers_together.divergence(net, before, after, states)
+    assert kl == pytest.approx((p * (p.log() - q.log())).sum(-1).mean().item())
+    assert quadratic == pytest.approx(kl, rel=1e-2)  # the change is small
+    some = layers_together.changed(before, after, ["backbone.3"])
+    assert [name for name in some if not torch.equal(some[name], before[name])] == [
+        "backbone.3.weight", "backbone.3.bias",
+    ]  # fmt: skip
 
 
 def test_a_constant_shift_of_logits_is_taken_back_and_nothing_else_is() -> None:
