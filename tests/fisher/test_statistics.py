@@ -7,7 +7,8 @@ from torch.func import functional_call
 
 from bitfreeze.fisher import estimate
 from bitfreeze.fisher.factors import joined, joined_shape, split_joined
-from bitfreeze.fisher.statistics import MeanInputs, SecondMoments, TurnedFisher
+from bitfreeze.fisher.statistics import MeanInputs, SecondMoments
+from bitfreeze.fisher.turned_fisher import TurnedFisher
 from bitfreeze.likelihoods import Categorical
 from support.networks import WIDTH, Sequence, straight
 from support.per_sample import assert_equal, joined_gradients, orthonormal, readout
