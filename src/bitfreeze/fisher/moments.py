@@ -46,7 +46,7 @@ class SquareMoment:
     def directions(self, k: int, earlier: Directions | None = None) -> Directions:
         """The k strongest directions of the sum, with ``earlier`` directions and their values added to it."""
         width = self.total.shape[-1]
-        if width <= max(WHOLE_BELOW, 4 * k):
+        if width <= max(WHOLE_BELOW, 3 * k):
             total = self.total.double() if width <= WHOLE_BELOW else self.total
             if earlier is not None:
                 vectors, values = (tensor.to(total) for tensor in earlier)
@@ -78,7 +78,7 @@ class SampledMoment:
         sample, position = alive.any(1).nonzero(as_tuple=True)
         self.seen += len(sample)
         number = torch.tensor(numbers, device=alive.device)[sample]
-        tickets = mixed(mixed(mixed(number) + position) + score)
+        tickets = _mixed(_mixed(_mixed(number) + position) + score)
         if len(self.tickets) == self.most:
             good = tickets < self.tickets.max()
             sample, position, tickets = sample[good], position[good], tickets[good]
@@ -177,7 +177,7 @@ def chosen_positions(alive: Tensor, numbers: range) -> tuple[Tensor, Tensor]:
         chosen too, and with 0 where it is not alive.
     """
     number = torch.tensor(numbers, device=alive.device).unsqueeze(1)
-    tickets = mixed(mixed(number) + torch.arange(alive.shape[2], device=alive.device))
+    tickets = _mixed(_mixed(number) + torch.arange(alive.shape[2], device=alive.device))
     anywhere = alive.any(1)
     tickets = tickets.masked_fill(~anywhere, torch.iinfo(tickets.dtype).max)
     places = tickets.topk(POSITIONS, 1, largest=False, sorted=False).indices
@@ -186,9 +186,14 @@ def chosen_positions(alive: Tensor, numbers: range) -> tuple[Tensor, Tensor]:
     return places, chosen * (count / POSITIONS).view(-1, 1, 1)
 
 
-def mixed(x: Tensor) -> Tensor:
+def _mixed(x: Tensor) -> Tensor:
     """Pseudo-random 62-bit integers, equal for equal numbers (two rounds of multiply and shift)."""
     for factor in (0x9E3779B97F4A7C1, 0xBF58476D1CE4E5B):
         x = (x + 0x632BE59BD9B4E01) * factor  # wraps around
         x = (x ^ (x >> 29)) & (2**62 - 1)
     return x
+
+
+def unit_interval(x: Tensor) -> Tensor:
+    """Pseudo-random numbers in [0, 1), equal for equal integers."""
+    return _mixed(x).double() / 2**62

@@ -4,11 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from .factors import Factors
-from .moments import mixed
+from .moments import unit_interval
 from .statistics import Statistic
 
-REST_IN_FULL = 1000  # samples that all count for the rest; after them every so many
-REST_EVERY = 4
+REST_IN_FULL = 500  # samples that all count for the rest; after them sample n counts with the chance 500 / n
 
 
 class TurnedFisher(Statistic):
@@ -19,8 +18,8 @@ class TurnedFisher(Statistic):
         turned [g, ko, ki]   (V^T G_n U)^2
         rest [g, o, i]       (G_n - V V^T G_n U U^T)^2, if ``rest`` and if U or V do not span everything
 
-    The rest takes most of the time and needs the fewest digits. So after the first 1,000 samples one in four, chosen at
-    random, counts for it, four times.
+    The rest takes most of the time and needs the fewest digits. So after the first 500 samples, sample n counts for it
+    with the chance 500 / n, and then n / 500 times.
 
     Args:
         layer: the layer.
@@ -155,10 +154,11 @@ def _with_rest(factors: Factors, rows: slice, inputs: tuple[Tensor, ...], deltas
     numbers = factors.numbers[rows] if factors.numbers is not None else range(0)
     if not numbers or numbers[-1] < REST_IN_FULL:
         return [*inputs, *deltas]
-    number = torch.tensor(numbers)
-    chosen = ((number < REST_IN_FULL) | (mixed(number) % REST_EVERY == 0)).nonzero().squeeze(1)
-    times = torch.where(number[chosen] < REST_IN_FULL, 1, REST_EVERY)
-    chosen, scale = chosen.to(deltas[0].device), times.to(deltas[0]).sqrt_()
+    number = torch.tensor(numbers, dtype=torch.float64)
+    chance = (REST_IN_FULL / number).clamp_(max=1)
+    chosen = (unit_interval(torch.tensor(numbers)) < chance).nonzero().squeeze(1)
+    scale = chance[chosen].rsqrt_().to(deltas[0])
+    chosen = chosen.to(scale.device)
     some = [tensor.index_select(1, chosen) for tensor in (*inputs, *deltas)]
     for tensor in some[len(inputs) :]:
         tensor.mul_(scale.view(-1, *(1,) * (tensor.ndim - 2)))
