@@ -208,10 +208,8 @@ def conv_factors(layer: Any, a: Tensor, delta: Tensor) -> Factors:
 
     def inputs_at(rows: slice, places: Tensor) -> Tensor:
         view = patch_view(pad_input(layer, a[rows]), kernel, layer.stride, layer.dilation, positions)
-        whole = (slice(None),) * (1 + axes)
-        x = view[(_samples(places), *whole, *torch.unravel_index(places, positions))].reshape(
-            *places.shape, groups, width
-        )
+        index: list[Any] = [_samples(places), *[slice(None)] * (1 + axes), *torch.unravel_index(places, positions)]
+        x = view[tuple(index)].reshape(*places.shape, groups, width)  # from [n, p, channel, *kernel]
         return (torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if has_bias else x).transpose(1, 2)
 
     deltas = delta.reshape(len(delta), groups, layer.out_channels // groups, -1).mT
