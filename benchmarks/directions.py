@@ -1,18 +1,22 @@
 """What BLIP along directions costs: a training step, the end of a task, and the bytes of its state.
 
     python benchmarks/directions.py
+    python benchmarks/directions.py --processor-time    # where the machine is busy with other things
 
 prints a table. Both sides of a ratio are interleaved in one run, best of several. A step is the mean over twice as many
 steps as lie between two clamps along all directions, so that rare clamps are in it.
 """
 
 import copy
+import sys
+import time
 import warnings
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import measure
 import plain_networks as networks
 from bitfreeze import BLIP, Rules
 from measure import ratio, seconds
@@ -70,6 +74,9 @@ def watched(model: nn.Module) -> list[nn.Module]:
 
 def main() -> None:
     warnings.filterwarnings("ignore", "no watched weight has changed")
+    warnings.filterwarnings("ignore", ".* keep running statistics")
+    if "--processor-time" in sys.argv:
+        measure.clock = time.process_time
     torch.set_num_threads(1)
     torch.manual_seed(0)
     digits, pictures, features = torch.rand(4000, 784), torch.randn(2000, 3, 32, 32), torch.randn(64, 2048)
@@ -85,6 +92,7 @@ def main() -> None:
     for name, model, x, batch in (
         ("AlexNet, 2,000 samples, batch 100", networks.alexnet(), pictures, 100),
         ("MLP, 4,000 samples, batch 500", networks.mlp(), digits, 500),
+        ("like EfficientNet-Lite0, 500 samples of 64x64, batch 50", networks.mobile(), torch.randn(500, 3, 64, 64), 50),
     ):
         cost, size = measure_end(model, x, classes[: len(x)], batch, rounds=2)
         print(f"| end of a task / forward and backward of the same samples: {name} | {cost:.2f} | 2.5 |")

@@ -50,6 +50,37 @@ def resnet18() -> nn.Module:
     return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 5))
 
 
+class _Inverted(nn.Module):
+    """A pointwise convolution to more channels, a depthwise one, a pointwise one back, with BatchNorm between."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        wide = [nn.Conv2d(inputs, hidden, 1, bias=False), nn.BatchNorm2d(hidden), nn.ReLU6()] if expansion > 1 else []
+        depthwise = nn.Conv2d(hidden, hidden, kernel, stride, kernel // 2, groups=hidden, bias=False)
+        narrow = nn.Conv2d(hidden, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.layers = nn.Sequential(*wide, depthwise, nn.BatchNorm2d(hidden), nn.ReLU6(), *narrow)
+        self.adds = stride == 1 and inputs == outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x) if self.adds else self.layers(x)
+
+
+def mobile() -> nn.Module:
+    """The widths and depths of EfficientNet-Lite0, 10 classes."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
+    inputs = 32
+    for expansion, outputs, blocks, kernel, stride in (
+        (1, 16, 1, 3, 1), (6, 24, 2, 3, 2), (6, 40, 2, 5, 2), (6, 80, 3, 3, 2),
+        (6, 112, 3, 5, 1), (6, 192, 4, 5, 2), (6, 320, 1, 3, 1),
+    ):  # fmt: skip
+        for block in range(blocks):
+            layers.append(_Inverted(inputs, outputs, kernel, 1 if block else stride, expansion))
+            inputs = outputs
+    layers += [nn.Conv2d(320, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU6()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1280, 10))
+
+
 class Transformer(nn.Module):
     """Four encoder layers of torch.nn (width 256, 4 heads) on 64 tokens of a vocabulary of 1,000; 10 classes."""
 

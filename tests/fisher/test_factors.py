@@ -8,7 +8,8 @@ from torch import nn
 from bitfreeze.fisher import estimate, register_factors
 from bitfreeze.fisher.factors import Factors, _makers, find_factors, joined, joined_shape, write_joined_
 from bitfreeze.fisher.memory import memory_limit
-from bitfreeze.fisher.statistics import MeanInputs, SecondMoments, Statistic, TurnedFisher
+from bitfreeze.fisher.statistics import MeanInputs, SecondMoments, Statistic
+from bitfreeze.fisher.turned_fisher import TurnedFisher
 from support.layer_cases import CONVOLUTIONS
 from support.networks import (
     WIDTH,

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bitfreeze.fisher import estimate
-from bitfreeze.fisher.statistics import TurnedFisher
+from bitfreeze.fisher.turned_fisher import TurnedFisher
 from support.per_sample import assert_equal, joined_gradients, readout
 from support.truth import assert_matches, empirical_fisher
 

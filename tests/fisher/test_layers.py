@@ -118,7 +118,27 @@ def test_embedding_with_repeated_tokens(shape, options, dtype):
 
 @dtypes
 @named(
+    ("Conv2d-padded", lambda: nn.Conv2d(3, 3, 5, groups=3, padding=2), (3, 2, 3)),  # kernel larger than the picture
+    ("Conv2d-strided", lambda: nn.Conv2d(3, 3, 3, groups=3, stride=2, padding=1), (3, 6, 5)),
+    (
+        "Conv2d-steps",
+        lambda: nn.Conv2d(3, 3, (2, 3), groups=3, stride=(3, 1), dilation=(2, 1), padding=(3, 0)),
+        (3, 5, 4),
+    ),
+    ("Conv2d-same", lambda: nn.Conv2d(3, 3, 3, groups=3, padding="same"), (3, 4, 4)),
+    ("Conv2d-circular", lambda: nn.Conv2d(3, 3, 3, groups=3, padding=1, padding_mode="circular"), (3, 4, 4)),
+    ("Conv2d-many-positions", lambda: nn.Conv2d(2, 2, 3, groups=2, padding=1), (2, 11, 11)),
+    ("Conv1d", lambda: nn.Conv1d(3, 3, 5, groups=3, padding=4, stride=3), (3, 6)),
+    ("Conv3d", lambda: nn.Conv3d(2, 2, 3, groups=2, padding=1), (2, 2, 3, 2)),
+)
+def test_depthwise_convolution(build, shape, dtype):
+    check_layer(build(), shape, dtype)
+
+
+@dtypes
+@named(
     ("Conv2d", lambda: nn.Conv2d(4, 6, 3, groups=2, padding=1), (4, 5, 5)),
+    ("Conv2d-depthwise", lambda: nn.Conv2d(4, 4, 3, groups=4, padding=1), (4, 5, 5)),
     ("ConvTranspose2d", lambda: nn.ConvTranspose2d(4, 6, 3), (4, 5, 5)),
     ("BatchNorm2d", lambda: nn.BatchNorm2d(4), (4, 5, 5)),
     ("GroupNorm", lambda: nn.GroupNorm(2, 4), (4, 5, 5)),

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bitfreeze.fisher import estimate
-from bitfreeze.fisher.moments import SampledMoment, SquareMoment
+from bitfreeze.fisher.moments import POSITIONS, SAMPLES_IN_FULL, SampledMoment, SquareMoment, chosen_positions
 from bitfreeze.fisher.statistics import SecondMoments
 from support.per_sample import assert_equal, orthonormal, readout
 
@@ -109,3 +109,63 @@ def test_moment_without_gradients_has_orthonormal_directions_and_no_strength():
     u, values = SquareMoment(1, 300, torch.float32, CPU).directions(8)
     torch.testing.assert_close(u.mT @ u, torch.eye(8)[None])
     assert not values.any()
+
+
+def test_iteration_finds_the_same_from_the_directions_of_earlier_tasks():
+    rows, _, _ = decaying(400, 500, 0.8)
+    other = decaying(400, 500, 0.9)[0]
+    earlier = added(SquareMoment(1, 500, torch.float64, CPU), other).directions(10)
+    moment = added(SquareMoment(1, 500, torch.float64, CPU), rows)
+    u, values = moment.directions(10, earlier)
+    vectors, strengths = earlier
+    true_values, true_vectors = torch.linalg.eigh(moment.total + (vectors * strengths[:, None]) @ vectors.mT)
+    assert_equal(values, true_values.flip(-1)[:, :10], 1e-3)
+    inside = (u.mT @ true_vectors.flip(-1)[..., :10]).square().sum()
+    assert inside > 10 - 0.05
+    assert_equal(u.mT @ u, torch.eye(10).double()[None])
+
+
+# some positions of each sample
+
+
+def test_chosen_positions_are_alive_and_count_for_all_that_are():
+    alive = torch.rand(40, 2, 100) < torch.linspace(0, 0.9, 40).view(-1, 1, 1)
+    places, weights = chosen_positions(alive, range(40))
+    assert places.shape == (40, POSITIONS)
+    anywhere = alive.any(1)
+    for n in range(40):
+        assert len(set(places[n].tolist())) == POSITIONS
+        wanted = min(POSITIONS, int(anywhere[n].sum()))
+        assert int(anywhere[n, places[n]].sum()) == wanted
+        heaviest = weights[n].amax(0)
+        torch.testing.assert_close(heaviest.sum(), anywhere[n].sum().to(heaviest))
+        assert torch.equal(weights[n] > 0, alive[n][:, places[n]])
+
+
+def test_some_positions_estimate_the_moment_of_all_without_bias():
+    layer = nn.Conv1d(2, 3, 2)
+    model, x, y = readout(layer, (2, 80), samples=SAMPLES_IN_FULL + 1)
+    exact = SecondMoments(layer)
+    first = [(x[:SAMPLES_IN_FULL], y[:SAMPLES_IN_FULL])]
+    estimate(model, first, labels="true", statistics={layer: [exact]})
+    patches = x.unfold(2, 2, 1).movedim(1, 2).flatten(2)
+    rows = torch.cat([patches, torch.ones_like(patches[..., :1])], -1)
+    assert_equal(exact.inputs.total[0], torch.einsum("nli,nlj->ij", rows[:-1], rows[:-1]))  # all positions of the first
+    last = x[-1:].expand(3000, -1, -1), y[-1:].expand(3000)  # one sample under many numbers
+    some = SecondMoments(layer)
+    estimate(model, [*first, last], labels="true", statistics={layer: [some]})
+    mean = (some.inputs.total - exact.inputs.total)[0] / 3000
+    assert_equal(mean, rows[-1].mT @ rows[-1], 0.02)
+
+
+def test_some_positions_do_not_depend_on_batches():
+    layer = nn.Conv2d(2, 3, 2, groups=1)
+    model, x, y = readout(layer, (2, 8, 8), samples=SAMPLES_IN_FULL + 20)
+    found = []
+    for size in (100, 7):
+        moments = SecondMoments(layer)
+        data = list(zip(x.split(size), y.split(size), strict=True))
+        estimate(model, data, labels="true", statistics={layer: [moments]})
+        found.append(moments)
+    assert_equal(found[0].inputs.total, found[1].inputs.total)
+    assert_equal(found[0].outputs.total, found[1].outputs.total)

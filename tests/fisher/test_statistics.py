@@ -7,7 +7,8 @@ from torch.func import functional_call
 
 from bitfreeze.fisher import estimate
 from bitfreeze.fisher.factors import joined, joined_shape, split_joined
-from bitfreeze.fisher.statistics import MeanInputs, SecondMoments, TurnedFisher
+from bitfreeze.fisher.statistics import MeanInputs, SecondMoments
+from bitfreeze.fisher.turned_fisher import TurnedFisher
 from bitfreeze.likelihoods import Categorical
 from support.networks import WIDTH, Sequence, straight
 from support.per_sample import assert_equal, joined_gradients, orthonormal, readout
@@ -228,3 +229,22 @@ def test_a_model_of_several_layers_is_measured_in_one_pass():
     for k in (0, 2):
         both = torch.cat([fisher[f"{k}.weight"], fisher[f"{k}.bias"][:, None]], 1)
         assert_equal(squares[model[k]][0].totals["turned"][0] / 6, both)
+
+
+@pytest.mark.parametrize("form", ["single", "first", "last"])
+def test_the_rest_of_later_samples_comes_from_some_of_them_without_bias(monkeypatch, form):
+    """With one sample over and over, every form of the sum must give that sample's squares, from fewer samples."""
+    monkeypatch.setattr(TurnedFisher, "_turn_first", lambda self, positions: form == "first")
+    layer = nn.Linear(5, 4)
+    model, x, y = readout(layer, (5,) if form == "single" else (3, 5), samples=1)
+    u, v = orthonormal(1, 6, 2), orthonormal(1, 4, 2)
+    many, one = TurnedFisher(layer, u, v, rest=True), TurnedFisher(layer, u, v, rest=True)
+    count = 8000
+    data = [(x.expand(500, *x.shape[1:]), y.expand(500))] * (count // 500)
+    estimate(model, data, labels="true", statistics={layer: [many]})
+    estimate(model, [(x, y)], labels="true", statistics={layer: [one]})
+    assert_equal(many.totals["turned"] / count, one.totals["turned"], 1e-6)
+    found = many.totals["rest"] / count / one.totals["rest"]
+    assert (found - 1).abs().max() < 0.1  # standard deviation 0.03: 1970 samples' worth of chance
+    assert found.std() < 1e-6  # all entries come from the same samples
+    assert (found - 1).abs().min() > 1e-6

@@ -8,7 +8,8 @@ from torch.distributed.fsdp import fully_shard
 
 from bitfreeze.fisher import estimate
 from bitfreeze.fisher.factors import joined, write_joined_
-from bitfreeze.fisher.statistics import MeanInputs, SecondMoments, TurnedFisher
+from bitfreeze.fisher.statistics import MeanInputs, SecondMoments
+from bitfreeze.fisher.turned_fisher import TurnedFisher
 from support.per_sample import orthonormal
 from support.ranks import be_a_rank
 

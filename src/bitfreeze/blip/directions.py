@@ -49,6 +49,7 @@ class Directions(WatchedTensors[HeldTensor]):
         self.positions = 1.0  # predicted positions a sample, in the first task
         self.turnings: dict[str, Turning] = {}  # by the name of a layer's weight
         self.layers: dict[str, TurnedLayer] = {}  # the same, bound to the model
+        self.cost_inside = 0.0  # quadratic cost when a task ended, with all weights in their intervals
         self.widening = Widening()
         self.stepped: set[str] = set()  # layers that were stepped since the width was set
         self.clamped: set[str] = set()  # layers that were clamped along all directions since then
@@ -179,16 +180,22 @@ class Directions(WatchedTensors[HeldTensor]):
         """Estimated nats a sample that the earlier tasks have lost since the last one ended."""
         return DRIFT_FACTOR * self.quadratic_cost()
 
-    def quadratic_cost(self) -> float:
+    def drift_inside(self) -> float:
+        """``drift()`` right after ``require_inside``, which knows it."""
+        return DRIFT_FACTOR * self.cost_inside
+
+    def quadratic_cost(self, *, clamped: bool = False) -> float:
         """Half the sum of Fisher times squared change, in nats a sample: the loss where log p is quadratic.
 
-        Where parameters are sharded over ranks, all ranks call this together.
+        If all layers were ``clamped`` just now, their costs are known. Where parameters are sharded over ranks, all
+        ranks call this together.
         """
         self._follow()
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
         alone = [state for state in self.states.values() if id(state) not in in_layers]
         ranks = current_ranks(any(state.layout.sharded for state in alone))
-        costs = [layer.cost() for layer in self.layers.values() if ranks.leads]
+        layers = self.layers.values() if ranks.leads else ()
+        costs: list[Tensor | float] = [layer.spent if clamped else layer.cost() for layer in layers]
         costs += [state.cost() for state in alone if state.layout.counts_here(ranks)]
         return float(sum(ranks.gather(float(sum(costs))))) / self.positions
 
@@ -213,11 +220,13 @@ class Directions(WatchedTensors[HeldTensor]):
         ``outside`` is "mend".
         """
         checks.require_outside(outside)
+        self.cost_inside = 0.0
         if self.prior is None:
             return {}
-        lost = self.drift()
         edited = any(state.was_edited for state in self.states.values())
-        if outside == "raise" and lost > FAR_OUTSIDE * self.tolerance and (edited or not trained):
+        doubtful = edited or not trained or any(state.layout.sharded for state in self.states.values())
+        lost = self.drift() if outside == "raise" and doubtful else 0.0
+        if lost > FAR_OUTSIDE * self.tolerance and (edited or not trained):
             raise RuntimeError(
                 f"the weights must lie in their intervals, got weights that cost the earlier tasks about {lost:.2g} "
                 f"nats, far above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
@@ -227,6 +236,7 @@ class Directions(WatchedTensors[HeldTensor]):
         paces = [(layer, layer.pace, layer.since, layer.spent) for layer in self.layers.values()]
         widening = replace(self.widening)
         self.hold_()
+        self.cost_inside = self.quadratic_cost(clamped=True)
         for layer, pace, since, spent in paces:  # as they were, if the end of the task fails; it resets them otherwise
             layer.pace, layer.since, layer.spent = pace, since, spent
         self.widening = widening

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..fisher import FisherEstimate
 from ..fisher.measuring import NOT_USED
-from ..fisher.statistics import SecondMoments, TurnedFisher
+from ..fisher.statistics import SecondMoments
+from ..fisher.turned_fisher import TurnedFisher
 from ..model.ranks import Ranks
 from .guards import Look
 from .joined_layers import Joined, names_of

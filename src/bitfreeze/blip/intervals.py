@@ -77,6 +77,9 @@ class Intervals(WatchedTensors[TensorState]):
     def drift(self) -> None:
         """None: a diagonal Fisher does not see what weights that move together change."""
 
+    def drift_inside(self) -> None:
+        """Unknown, as ``drift()``."""
+
     # the end of a task
 
     def measure(self, look: Look, ranks: Ranks) -> Measured:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..fisher import FisherEstimate
 from ..fisher.factors import split_joined
 from ..fisher.measuring import NOT_USED
-from ..fisher.statistics import TurnedFisher
+from ..fisher.turned_fisher import TurnedFisher
 from ..model.ranks import Ranks
 from .consolidation import TensorReport, bit_counts, tensor_report
 from .guards import Measured

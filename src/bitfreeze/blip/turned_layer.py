@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .held_tensor import AT_EDGE, HeldTensor, radius_of
+from .row_blocks import row_blocks
 from .turning import Turning
 
 
@@ -62,6 +63,20 @@ class TurnedLayer:
         """How far weight and bias are from their centres, [g, o, i]."""
         return self.joined([part.change() for part in self.parts])
 
+    def turned(self) -> Tensor:
+        """How far weight and bias are from their centres in turned coordinates, [g, k, j]."""
+        total = torch.zeros_like(self.turning.fisher)
+        for part, side in zip(self.parts, self._sides(), strict=True):
+            along_outputs = total.new_zeros(*total.shape[:2], side.shape[1])
+            for block in row_blocks(part, self.turning.outputs):
+                along_outputs.baddbmm_(block.outputs.mT, block.change())
+            total.baddbmm_(along_outputs, side)
+        return total
+
+    def _sides(self) -> tuple[Tensor, ...]:
+        """Directions of the inputs, [g, i, j], of the weight and of the bias."""
+        return self._split(self.turning.inputs, 1)
+
     # after a step
 
     def after_step_(self, most: int, leading: int, leading_every: int) -> None:
@@ -90,26 +105,25 @@ class TurnedLayer:
         self.since = 0
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
-        change = self.change()
-        turned = self.turning.turn(change)
+        turned = self.turned()
         radius = self.radius * self.width
         clamped = turned.clamp(-radius, radius)
         before, after = _cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)
-        inside = torch.equal(clamped, turned)
-        held = self.turning.turn_back(clamped)  # not change - turn_back(excess), which is off by the rounding of excess
-        if not self.turning.is_complete:
-            rest, fisher = change.sub_(self.turning.turn_back(turned)), self._rest_fisher()
-            radius = radius_of(fisher, self.prior * self.width**2)
-            clamped_rest = rest.clamp(-radius, radius)
-            before, after = before + _cost(fisher, rest), after + _cost(fisher, clamped_rest)
-            inside = inside and torch.equal(clamped_rest, rest)
-            held += clamped_rest
-        self.spent = float(after)
-        if not inside:  # a layer that is inside stays as it is, to the bit
-            for part, value in zip(self.parts, self._split(held, -1), strict=True):
-                assert part.centre is not None
-                torch.add(part.centre.to(value), value.reshape(part.local.shape), out=part.local.detach())
-        return float(before) - self.spent
+        outside = (clamped != turned).any()
+        for part, side in zip(self.parts, self._sides(), strict=True):
+            spanned, held = turned @ side.mT, clamped @ side.mT
+            for block in row_blocks(part, self.turning.outputs):
+                moved, rest = outside, None
+                if not self.turning.is_complete:
+                    rest, fisher = block.change().baddbmm_(block.outputs, spanned, alpha=-1), block.fisher()
+                    radius = radius_of(fisher, self.prior * self.width**2)
+                    before, moved = before + _cost(fisher, rest), outside | (rest.abs() > radius).any()
+                    rest.clamp_(-radius, radius)
+                    after = after + _cost(fisher, rest)
+                if not _is_known_false(moved):
+                    block.write_(_plus_product(rest, block.outputs, held), moved)
+        before, self.spent = torch.stack([before, after]).tolist()  # a device is waited for only here
+        return float(before - self.spent)
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
@@ -127,6 +141,8 @@ class TurnedLayer:
             turned = turned + (outputs.mT @ matrix) @ side
         radius = leading.radius * self.width
         excess = turned - turned.clamp(-radius, radius)
+        if _is_known_false(excess.any()):
+            return
         for part, matrix, side in zip(self.parts, matrices, sides, strict=True):
             matrix.baddbmm_(outputs, excess @ side.mT, alpha=-1)
             if matrix.data_ptr() != part.local.data_ptr():
@@ -145,16 +161,19 @@ class TurnedLayer:
 
     def cost(self) -> Tensor:
         """Nats a sample that earlier tasks have lost by the change of the layer."""
-        change = self.change()
-        turned = self.turning.turn(change)
+        turned = self.turned()
         cost = _cost(self.turning.fisher, turned)
         if not self.turning.is_complete:
-            cost = cost + _cost(self._rest_fisher(), change - self.turning.turn_back(turned))
+            for part, side in zip(self.parts, self._sides(), strict=True):
+                spanned = turned @ side.mT
+                for block in row_blocks(part, self.turning.outputs):
+                    rest = block.change().baddbmm_(block.outputs, spanned, alpha=-1)
+                    cost = cost + _cost(block.fisher(), rest)
         return cost.cpu()
 
     def at_edge(self) -> int:
         """Number of turned coordinates at the edge of their interval."""
-        return int((self.turning.turn(self.change()).abs() >= AT_EDGE * self.width * self.radius).sum())
+        return int((self.turned().abs() >= AT_EDGE * self.width * self.radius).sum())
 
     def _rest_fisher(self) -> Tensor:
         return self.joined([part.fisher.to(part.local) for part in self.parts if part.fisher is not None])
@@ -171,6 +190,16 @@ class TurnedLayer:
         return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]
 
 
+def _plus_product(rest: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Rest (overwritten) plus a product."""
+    return left @ right if rest is None else rest.baddbmm_(left, right)
+
+
+def _is_known_false(flag: Tensor) -> bool:
+    """Whether a flag is false, as far as that can be told without waiting for a device that works on its own."""
+    return flag.device.type == "cpu" and not flag
+
+
 def _cost(fisher: Tensor, change: Tensor) -> Tensor:
     """Nats a sample that a change of coordinates with this Fisher costs."""
-    return 0.5 * torch.einsum("gki,gki,gki->", fisher, change, change)
+    return 0.5 * (fisher * change).mul_(change).sum()

@@ -37,6 +37,8 @@ class Factors:
         last: whether this is the last score of these samples. Statistics of the inputs alone count this one only.
         numbers: number of each sample among the samples of all ranks.
         reached: which positions [n, g, l] the gradient of any score has reached. Default: those of ``deltas``.
+        inputs_at: returns x [n, g, p, i] of a slice of samples at some positions [n, p] of each. Default: those of
+            ``inputs``. A function of its own need not lay out the others.
     """
 
     inputs: Callable[[slice], Tensor]
@@ -46,6 +48,7 @@ class Factors:
     last: bool = True
     numbers: range | None = None
     reached: Tensor | None = None
+    inputs_at: Callable[[slice, Tensor], Tensor] | None = None
 
     @property
     def rows(self) -> int:
@@ -75,9 +78,26 @@ class Factors:
         for rows in self.slices(floats):
             yield self.inputs(rows), self.deltas[rows]
 
+    def some_inputs(self, rows: slice, places: Tensor) -> Tensor:
+        """x [n, g, p, i] of a slice of samples at some positions [n, p] of each."""
+        return _at(self.inputs(rows), places) if self.inputs_at is None else self.inputs_at(rows, places)
+
+    def some_deltas(self, rows: slice, places: Tensor) -> Tensor:
+        """The same for delta."""
+        return _at(self.deltas[rows], places)
+
     def reached_by(self, rows: slice) -> Tensor:
         """Which positions [n, g, l] of these samples a gradient has reached. It does not reach masked tokens."""
         return (self.deltas[rows] != 0).any(-1) if self.reached is None else self.reached[rows]
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    return values[_samples(places), :, places].transpose(1, 2)
+
+
+def _samples(places: Tensor) -> Tensor:
+    """The number of the sample of each of the positions [n, p], as an index."""
+    return torch.arange(len(places), device=places.device).unsqueeze(1)
 
 
 MakeFactors = Callable[[Any, Tensor, Tensor], Factors]
@@ -186,8 +206,14 @@ def conv_factors(layer: Any, a: Tensor, delta: Tensor) -> Factors:
         x[:, :width].view(groups, channels, *view.shape[1:]).copy_(view.view(groups, channels, *view.shape[1:]))
         return x.permute(2, 0, 3, 1)
 
+    def inputs_at(rows: slice, places: Tensor) -> Tensor:
+        view = patch_view(pad_input(layer, a[rows]), kernel, layer.stride, layer.dilation, positions)
+        index: list[Any] = [_samples(places), *[slice(None)] * (1 + axes), *torch.unravel_index(places, positions)]
+        x = view[tuple(index)].reshape(*places.shape, groups, width)  # from [n, p, channel, *kernel]
+        return (torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if has_bias else x).transpose(1, 2)
+
     deltas = delta.reshape(len(delta), groups, layer.out_channels // groups, -1).mT
-    return Factors(inputs, deltas, width + has_bias)
+    return Factors(inputs, deltas, width + has_bias, inputs_at=inputs_at)
 
 
 def joined_parameters(layer: nn.Module) -> list[str]:

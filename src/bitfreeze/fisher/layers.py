@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .depthwise import add_depthwise
 from .memory import row_chunks
 from .patches import pad_input, patches
 from .registry import CONVOLUTIONS, register_rule
 
+DEPTHWISE_POSITIONS = 100  # up to which depthwise convolutions work on shifted inputs, without patches
 CACHE = 4 * 2**20  # bytes of per-sample gradients that stay in the processor's cache
 
 
@@ -56,6 +58,9 @@ def linear_bias(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> No
 def conv_weight(total: Tensor, layer: Any, a: Tensor, delta: Tensor) -> None:
     """G_ngok = sum_l delta_ngol patch_ngkl. With one position it has the form of Linear."""
     groups, positions = layer.groups, delta.shape[2:]
+    if groups == layer.in_channels == layer.out_channels and 1 < prod(positions) <= DEPTHWISE_POSITIONS:
+        add_depthwise(total, layer, a, delta)
+        return
     delta = delta.reshape(len(delta), groups, layer.out_channels // groups, -1)
 
     def inputs(rows: slice) -> Tensor:

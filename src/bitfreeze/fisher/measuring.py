@@ -15,8 +15,9 @@ from ..model.ranks import Ranks
 from .agreement import agree, first_line
 from .factors import Factors, find_factors, joined_parameters, split_joined
 from .fallback import single_gradients
-from .statistics import Statistic, TurnedFisher
+from .statistics import Statistic
 from .taps import Call, Taps
+from .turned_fisher import TurnedFisher
 
 NOT_USED = "not used by forward"
 

@@ -10,8 +10,10 @@ from ..model.ranks import Ranks
 
 SPARE = 16  # columns beyond the wanted ones, which make the iteration converge faster
 ROUNDS = 12
-SETTLED = 1e-4  # relative change of the sum of the strongest values at which the iteration ends
-WHOLE_BELOW = 256  # width up to which all directions are computed, because that is cheap
+SETTLED = 1e-3  # relative change of the strength that the columns hold at which the iteration ends
+WHOLE_BELOW = 256  # width up to which all directions are computed, because that is cheap, and in double precision
+POSITIONS = 32  # of a sample that take part in a square moment: neighbouring positions are alike
+SAMPLES_IN_FULL = 64  # samples all of whose positions take part, for data of few long samples
 
 Directions = tuple[Tensor, Tensor]  # vectors [g, width, k] with orthonormal columns, values [g, k]; strongest first
 
@@ -28,10 +30,15 @@ class SquareMoment:
 
     def add(self, rows: Tensor, alive: Tensor, numbers: range, score: int) -> None:
         """Add the rows [n, g, l, width] for which ``alive`` [n, g, l] is true."""
-        if not bool(alive.all()):
-            rows = rows * alive.unsqueeze(-1)
+        self._add(rows if bool(alive.all()) else rows * alive.unsqueeze(-1))
+
+    def _add(self, rows: Tensor) -> None:
         flat = rows.transpose(0, 1).flatten(1, 2)
         self.total.baddbmm_(flat.mT, flat)
+
+    def add_some(self, rows: Tensor, weights: Tensor) -> None:
+        """Add rows [n, g, p, width] of chosen positions with their weights [n, g, p]."""
+        self._add(rows * weights.to(rows).sqrt().unsqueeze(-1))
 
     def sum_over(self, ranks: Ranks) -> None:
         ranks.sum_(self.total)
@@ -39,15 +46,15 @@ class SquareMoment:
     def directions(self, k: int, earlier: Directions | None = None) -> Directions:
         """The k strongest directions of the sum, with ``earlier`` directions and their values added to it."""
         width = self.total.shape[-1]
-        if width <= max(WHOLE_BELOW, 4 * k):
-            total = self.total.double()
+        if width <= max(WHOLE_BELOW, 3 * k):
+            total = self.total.double() if width <= WHOLE_BELOW else self.total
             if earlier is not None:
                 vectors, values = (tensor.to(total) for tensor in earlier)
                 total = total + (vectors * values.unsqueeze(1)) @ vectors.mT
             values, vectors = torch.linalg.eigh(total)
             values, vectors = values.flip(-1)[:, :k].clamp_(min=0), vectors.flip(-1)[..., :k]
             return vectors.to(self.total.dtype), values
-        return _strongest(_with_earlier(lambda q: self.total @ q, earlier), self.total, k)
+        return _strongest(_with_earlier(lambda q: self.total @ q, earlier), self.total, k, earlier)
 
 
 class SampledMoment:
@@ -109,7 +116,7 @@ class SampledMoment:
         if most <= max(WHOLE_BELOW, 4 * k):
             _, values, vectors = torch.linalg.svd(rows.double(), full_matrices=False)
             return vectors[:, :k].mT.to(rows.dtype), values[:, :k].square()
-        return _strongest(lambda q: rows.mT @ (rows @ q), rows, k)
+        return _strongest(lambda q: rows.mT @ (rows @ q), rows, k, earlier)
 
 
 Moment = SquareMoment | SampledMoment
@@ -128,26 +135,55 @@ def _with_earlier(times: Callable[[Tensor], Tensor], earlier: Directions | None)
     return product
 
 
-def _strongest(times: Callable[[Tensor], Tensor], like: Tensor, k: int) -> Directions:
+def _strongest(times: Callable[[Tensor], Tensor], like: Tensor, k: int, start: Directions | None) -> Directions:
     """Strongest directions of a large symmetric matrix, given as a product with it: subspace iteration.
 
-    All eigenvectors of a 2048 x 2048 matrix take seconds, and the strongest tenth of them a small part of that.
+    All eigenvectors of a 2048 x 2048 matrix take seconds, and the strongest tenth of them a small part of that. The
+    iteration begins with the directions ``start``, which earlier tasks had.
     """
     groups, _, width = like.shape
-    start = torch.Generator(like.device).manual_seed(0)
-    q = torch.randn(groups, width, k + SPARE, generator=start, dtype=like.dtype, device=like.device)
-    before = torch.zeros(groups, dtype=torch.float64, device=like.device)
-    q = torch.linalg.qr(q.double()).Q
+    draws = torch.Generator(like.device).manual_seed(0)
+    q = torch.randn(groups, width, k + SPARE, generator=draws, dtype=like.dtype, device=like.device)
+    if start is not None:
+        q = torch.cat([start[0].to(q), q], -1)[..., : k + SPARE]
+    q = torch.linalg.qr(q).Q
+    product, before = times(q), torch.zeros(groups, dtype=like.dtype, device=like.device)
     for _ in range(ROUNDS):
-        product = times(q.to(like.dtype)).double()
-        values, turn = torch.linalg.eigh((q.mT @ product + product.mT @ q) / 2)
-        strength = values[:, -k:].sum(-1)
+        strength = (q * product).sum((1, 2))
         if bool((strength - before <= SETTLED * strength).all()):
             break
-        before = strength
-        q = torch.linalg.qr(product).Q
-    vectors = (q @ turn).flip(-1)[..., :k]
-    return vectors.to(like.dtype), values.flip(-1)[:, :k].clamp_(min=0)
+        q, before = torch.linalg.qr(product).Q, strength
+        product = times(q)
+    values, turn = torch.linalg.eigh((q.mT @ product).double())
+    vectors = q @ turn.flip(-1)[..., :k].to(q)
+    return _orthonormal(vectors), values.flip(-1)[:, :k].clamp_(min=0)
+
+
+def _orthonormal(vectors: Tensor) -> Tensor:
+    """Nearly orthonormal columns with their rounding mended: one step of Newton's method for the nearest such ones."""
+    overlap = vectors.mT @ vectors
+    return vectors @ (1.5 * torch.eye(overlap.shape[-1]).to(overlap) - 0.5 * overlap)
+
+
+def chosen_positions(alive: Tensor, numbers: range) -> tuple[Tensor, Tensor]:
+    """Some of the positions of each sample that are alive in any group, each with the same chance.
+
+    Args:
+        alive: which positions [n, g, l] take part.
+        numbers: number of each sample, which alone decides between its positions.
+
+    Returns:
+        Positions [n, p], and the weight of each in each group, [n, g, p]. A position counts for those that were not
+        chosen too, and with 0 where it is not alive.
+    """
+    number = torch.tensor(numbers, device=alive.device).unsqueeze(1)
+    tickets = _mixed(_mixed(number) + torch.arange(alive.shape[2], device=alive.device))
+    anywhere = alive.any(1)
+    tickets = tickets.masked_fill(~anywhere, torch.iinfo(tickets.dtype).max)
+    places = tickets.topk(POSITIONS, 1, largest=False, sorted=False).indices
+    count = anywhere.sum(1).clamp(min=POSITIONS)
+    chosen = alive.gather(2, places.unsqueeze(1).expand(-1, alive.shape[1], -1))
+    return places, chosen * (count / POSITIONS).view(-1, 1, 1)
 
 
 def _mixed(x: Tensor) -> Tensor:
@@ -156,3 +192,8 @@ def _mixed(x: Tensor) -> Tensor:
         x = (x + 0x632BE59BD9B4E01) * factor  # wraps around
         x = (x ^ (x >> 29)) & (2**62 - 1)
     return x
+
+
+def unit_interval(x: Tensor) -> Tensor:
+    """Pseudo-random numbers in [0, 1), equal for equal integers."""
+    return _mixed(x).double() / 2**62

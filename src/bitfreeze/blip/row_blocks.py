@@ -1,0 +1,65 @@
+"""Blocks of a layer's rows, which stay in the processor's cache while they are turned, clamped and written.
+
+A row holds the weights of one output. Index letters: see turning.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .held_tensor import HeldTensor
+
+CACHE = 2**20  # bytes of a block. Temporaries of that size come without page faults too
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Some rows of a layer's weight or of its bias."""
+
+    part: HeldTensor
+    rows: slice  # of the part
+    outputs: Tensor  # V of these rows, [g, rows, k]
+
+    @property
+    def _local(self) -> Tensor:
+        return self.part.local.detach()[self.rows]
+
+    @property
+    def _centre(self) -> Tensor:
+        assert self.part.centre is not None
+        return self.part.centre[self.rows].to(self.part.local)
+
+    def _as_matrix(self, rows: Tensor) -> Tensor:
+        return rows.reshape(*self.outputs.shape[:2], -1)
+
+    def change(self) -> Tensor:
+        """How far the rows are from their centre, [g, rows, i], in memory of its own."""
+        return self._as_matrix(self._local - self._centre)
+
+    def fisher(self) -> Tensor:
+        """Fisher of what the directions leave out, [g, rows, i]."""
+        assert self.part.fisher is not None
+        return self._as_matrix(self.part.fisher[self.rows].to(self.part.local))
+
+    def write_(self, change: Tensor, moved: Tensor) -> None:
+        """Move the rows this far from their centre, if ``moved``; otherwise they stay as they are, to the bit."""
+        local = self._local
+        local.copy_(torch.where(moved, self._centre + change.reshape(local.shape), local))
+
+
+def row_blocks(part: HeldTensor, outputs: Tensor) -> Iterator[RowBlock]:
+    """The blocks of a part: few rows each where a processor with a cache works on a layer without groups.
+
+    Args:
+        part: state of a weight [g * o, ...] or a bias [g * o].
+        outputs: V of the layer, [g, o, k].
+    """
+    local, groups = part.local, outputs.shape[0]
+    count = len(local)
+    if groups == 1 and local.device.type == "cpu":
+        count = max(1, CACHE // (local[0].numel() * local.element_size()))
+    for first in range(0, len(local), count):
+        rows = slice(first, first + count)
+        yield RowBlock(part, rows, outputs[:, rows] if groups == 1 else outputs)
