@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from ..options import require
+from ..precision import Precision
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Settings:
     factor: Annotated[float, "number that the learning rate is divided by when it drops"] = 3.0
     lr_min: Annotated[float, "a task ends when the learning rate falls below this"] = 1e-4
     evaluation_batch: Annotated[int, "samples at a time in validation and tests"] = 2000
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         counts = ("batch", "epochs", "patience", "evaluation_batch")
