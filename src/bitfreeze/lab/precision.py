@@ -16,6 +16,7 @@ Precision = Annotated[
     Literal["float32", "bf16"], "forward passes of training and evaluation; bf16 takes less time where it is built in"
 ]
 Passes = Callable[[], AbstractContextManager[Any]]  # a context for each forward pass
+PRECISIONS = ("float32", "bf16")
 CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of x86 and ARM, in /proc/cpuinfo
 
 

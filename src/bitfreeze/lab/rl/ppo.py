@@ -18,7 +18,7 @@ from torch.optim import Adam
 from ..methods import Method
 from ..nets import ActorCritic
 from ..options import require
-from ..precision import Precision, passes_in
+from ..precision import PRECISIONS, Precision, passes_in
 from ..tasks import Task, TaskData, require_finite
 from .environments import Environments, derived_seed
 from .states import States
@@ -62,6 +62,7 @@ class Settings:
         rates = ("lr", "adam_eps", "clip", "max_grad_norm")
         require("training", self, rates, lambda x: 0 < x < inf, "finite and greater than 0")
         require("training", self, ("gamma", "gae_lambda"), lambda x: 0 <= x <= 1, "from 0 to 1")
+        require("training", self, ["precision"], PRECISIONS.__contains__, "float32 or bf16")
         update = f"{self.batch}, the steps of an update"
         more = "at least 2 where rollout is 1, because advantages are compared"
         require("training", self, ["copies"], lambda _: self.batch > 1, more)

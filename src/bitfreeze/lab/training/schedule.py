@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from ..options import require
-from ..precision import Precision
+from ..precision import PRECISIONS, Precision
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Settings:
         require("training", self, counts, lambda n: isinstance(n, int) and n >= 1, "a whole number of at least 1")
         require("training", self, ("lr", "lr_min"), lambda x: 0 < x < inf, "finite and greater than 0")
         require("training", self, ["factor"], lambda x: 1 < x < inf, "finite and greater than 1")
+        require("training", self, ["precision"], PRECISIONS.__contains__, "float32 or bf16")
 
 
 @dataclass
