@@ -21,8 +21,8 @@ from support.small_tasks import STREAM, TASKS
 
 CPU = torch.device("cpu")
 HALF = passes_in("bf16", CPU)
-# How far gradients may be off: roundings of 0.4 % add up with depth, and where two pixels are equal in bfloat16, pooling
-# may send the gradient to the other one.
+# How far gradients may be off: roundings of 0.4 % add up with depth, and where pixels are equal in bfloat16, pooling
+# may send the gradient to another one.
 NETWORKS = {
     "mlp": ({"kind": "mlp", "hidden": [40]}, (1, 28, 28), 0.03),
     "alexnet": ({"kind": "alexnet", "channels": [8, 16, 16], "units": [32, 32]}, (3, 32, 32), 0.25),
@@ -230,15 +230,15 @@ def test_a_processor_without_bf16_is_slow_and_not_refused(monkeypatch):
 
 def test_a_device_whose_autocast_does_nothing_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda kind: torch.float16)
-    with pytest.raises(ValueError, match="training.precision must be float32 on cpu, got bf16; torch .* has no"):
+    with pytest.raises(ValueError, match=r"training\.precision must be float32 on cpu, got bf16; torch .* has no"):
         require_able("bf16", CPU)
 
 
 def test_a_device_without_autocast_is_refused():
-    with pytest.raises(ValueError, match="training.precision must be float32 on meta, got bf16"):
+    with pytest.raises(ValueError, match=r"training\.precision must be float32 on meta, got bf16"):
         require_able("bf16", torch.device("meta"))
 
 
 def test_an_unknown_precision_is_refused_by_name():
-    with pytest.raises(ValueError, match="training.precision must be float32 or bf16, got fp8"):
+    with pytest.raises(ValueError, match=r"training\.precision must be float32 or bf16, got fp8"):
         Settings(precision="fp8")
