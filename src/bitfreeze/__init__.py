@@ -1,10 +1,33 @@
 """Continual learning with Bit-Level Information Preserving: freeze the bits that a task made certain."""
 
-from . import likelihoods
-from .bits import information_gain, quantize
-from .blip import BLIP, Consolidation, Rules
-from .fisher import diagonal_fisher
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import likelihoods
+    from .bits import information_gain, quantize
+    from .blip import BLIP, Consolidation, Rules
+    from .fisher import diagonal_fisher
 
 __version__ = "0.1.0"
 
 __all__ = ["BLIP", "Consolidation", "Rules", "diagonal_fisher", "information_gain", "likelihoods", "quantize"]
+
+_MODULES = ("bits", "blip", "fisher", "likelihoods", "model")
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when the first of them is asked for: torch, which they need, keeps a command waiting."""
+    if name not in (*__all__, *_MODULES):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import bitfreeze.likelihoods
+    from bitfreeze.bits import information_gain, quantize
+    from bitfreeze.blip import BLIP, Consolidation, Rules
+    from bitfreeze.fisher import diagonal_fisher
+
+    found = (BLIP, Consolidation, Rules, diagonal_fisher, information_gain, bitfreeze.likelihoods, quantize)
+    globals().update(zip(__all__, found, strict=True))
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

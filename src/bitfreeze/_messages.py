@@ -4,15 +4,16 @@ import sys
 import warnings
 from pathlib import Path
 
-import torch
-
-OUR_FOLDER, TORCH_FOLDER = str(Path(__file__).parent), str(Path(torch.__file__).parent)
+OUR_FOLDER = str(Path(__file__).parent)
 
 
 def warn_caller(message: str) -> None:
     """Warn at the innermost line that belongs neither to this package nor to torch."""
+    import torch  # here, because error messages must not wait for it
+
+    inside = OUR_FOLDER, str(Path(torch.__file__).parent)
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((OUR_FOLDER, TORCH_FOLDER)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, stacklevel=level)
 

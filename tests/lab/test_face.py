@@ -93,7 +93,10 @@ def test_threads_are_put_back_after_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
-    [({"threads": 0}, "threads must be at least 1, got 0"), ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must")],
+    [
+        ({"threads": 0}, "threads must be a whole number of at least 1, or auto, got 0"),
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds must"),
+    ],
 )
 def test_a_run_that_cannot_be_is_refused(given, sentence, tmp_path):
     with pytest.raises(ValueError, match=sentence):

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from .._messages import warn_caller
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
+from ..model.autocast import without_autocast
 from ..model.parameters import Watch, watched_modules, watched_parts
 from ..model.ranks import current_ranks
 from ..model.shards import require_supported
@@ -111,6 +112,7 @@ class BLIP:
 
     # training
 
+    @without_autocast
     def attach(self, optimizer: Optimizer | Any = None) -> Attachment:
         """Clamp watched parameters into their intervals after each optimizer step.
 
@@ -141,6 +143,7 @@ class BLIP:
         return attachment
 
     @torch.no_grad()
+    @without_autocast
     def clamp_(self) -> None:
         """Move every watched parameter into its interval. A second call changes nothing.
 
@@ -160,6 +163,7 @@ class BLIP:
     def _is_straight_through(self) -> bool:
         return isinstance(self.rules, WeightRules) and self.rules.straight_through
 
+    @without_autocast
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         if self._underway and not (self._just_loaded or self._just_ended or self._is_straight_through):
             return
@@ -175,6 +179,7 @@ class BLIP:
         self._just_loaded = self._just_ended = False
         self._tensors.before_step(optimizer, has_closure=has_closure)
 
+    @without_autocast
     def _after_step(self, optimizer: Optimizer) -> bool:
         held = [guard.hold_(optimizer) for guard in self._guards]
         return any(held)
@@ -189,6 +194,7 @@ class BLIP:
     # the end of a task
 
     @torch.inference_mode(False)
+    @without_autocast
     def consolidate(
         self,
         data: Iterable[Any],
@@ -289,6 +295,7 @@ class BLIP:
         """Look out, from the first task on, for training that nothing clamps."""
         self._lookout = Lookout(self) if self.tasks else None
 
+    @without_autocast
     def drift(self) -> float | None:
         """Estimate what earlier tasks have lost since the last consolidate, from what is stored, without their data.
 
@@ -301,6 +308,7 @@ class BLIP:
 
     # what is frozen
 
+    @without_autocast
     def frozen_bits(self) -> dict[str, Tensor]:
         """Number of frozen leading bits of each parameter, by name; sharded where the parameter is.
 

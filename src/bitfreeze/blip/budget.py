@@ -1,11 +1,11 @@
 """The prior at which the first task freezes a given share of the bits in use."""
 
-import warnings
 from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
 
+from .._messages import warn_caller
 from ..bits import prior_for_budget
 from ..model.ranks import Ranks
 from .tensor_state import TensorState
@@ -25,10 +25,9 @@ def prior_of_first_task(
         )
     prior, share = prior_for_budget(scaled, budget, depth, gain, ranks.gather)
     if abs(share - budget) > 0.05 * budget:
-        warnings.warn(
+        warn_caller(
             f"the budget of {budget:.1%} of the bits cannot be met and {share:.1%} are frozen; choose another budget, "
             "or a prior",
-            stacklevel=5,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )
     return prior
 

@@ -1,12 +1,12 @@
 """The report of a task's end: bits frozen in each tensor, room left, and how the Fisher was found."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .._messages import warn_caller
 from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
@@ -198,24 +198,21 @@ def tensor_report(name: str, depth: int, way: str, counts: Tensor, at_edge: int 
 def warn_of_no_edge(result: Consolidation, trained: bool) -> None:
     """Warn that a task had no effect: its weights did not change, or none of them was held back."""
     if result.task > 1 and not trained:
-        warnings.warn(
+        warn_caller(
             f"no watched weight has changed between the ends of tasks {result.task - 1} and {result.task}; train "
             "before you consolidate, and once a task",
-            stacklevel=4,
         )
     elif result.at_edge == 0 and result.drift is None:
-        warnings.warn(
+        warn_caller(
             f"no weight reached the edge of its interval in task {result.task}, so nothing was held back; use "
             "Rules.directions(), or a larger budget",
-            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )
 
 
 def warn_of_exhaustion(result: Consolidation) -> None:
     exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
     if exhausted:
-        warnings.warn(
+        warn_caller(
             f"'{exhausted[0]}'{f' and {len(exhausted) - 1} more' if len(exhausted) > 1 else ''} has run out of free "
             "bits and can learn no more; use a smaller budget or a larger prior from the start",
-            stacklevel=4,  # where consolidate is called: torch.inference_mode puts a frame of its own between
         )

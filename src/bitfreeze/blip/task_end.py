@@ -65,7 +65,7 @@ class TaskEnd:
         before = self.turnings_before.get(name)
         carried, carried_rest = carry_over(None if before is None else before.to(task.turned), rest_before, task)
         turned = self._sum(carried, task.turned, weight.tasks)
-        self.turnings[name] = replace(turning, fisher=self.ranks.broadcast_(turned.contiguous()))
+        self.turnings[name] = replace(turning, fisher=self.ranks.broadcast_(turned.contiguous())).packed()
         total_rest = None
         if task.rest is not None and carried_rest is not None:
             total_rest = self._sum(carried_rest, task.rest, weight.tasks)

@@ -42,6 +42,11 @@ class Turning:
         moved: dict[str, Any] = {name: tensor.to(like) for name, tensor in self.tensors().items()}
         return replace(self, **moved)
 
+    def packed(self) -> "Turning":
+        """The same in contiguous memory, as a saved state has it: other strides change the last bits of products."""
+        packed: dict[str, Any] = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
+        return replace(self, **packed)
+
     @property
     def is_complete(self) -> bool:
         """Whether the directions span all weights, so that nothing is left to hold entry by entry."""

@@ -69,7 +69,7 @@ def test_the_list_names_everything(type_in):
         (["run", "control", "--envs", "CartPole-v1", "--envs", "Acrobot-v1"], "after one --envs"),
         (["sweep", "digits5", "--methods", "ft", "--methods", "blip"], "after one --methods"),
         (["sweep", "digits5", "--engine-options", "a=1", "--engine_options", "b=2"], "after one --engine-options"),
-        (["run", "digits5", "--threads", "0"], "threads must be at least 1"),
+        (["run", "digits5", "--threads", "0"], "threads must be a whole number of at least 1, or auto, got 0"),
         (
             ["run", "digits5", "--method", "ft", "--set", "method.clip=-1"],
             "method.clip must be greater than 0, or none",

@@ -120,6 +120,11 @@ def test_changes_are_applied_and_name_the_run():
         (("digits5", "ft", "", 0, ["network.kind=mpl"]), r"network.kind must be mlp, alexnet or resnet18, got 'mpl'"),
         (("digits5", "ft", "released"), r"variant of ft on digits5 'released': choose from none"),
         (("digits5", "ft", "", 0, ["training.lr=abc"]), r"training.lr must be a number, got 'abc'"),
+        (
+            ("digits5", "ft", "", 0, ["training.precision=fp16"]),
+            r"precision must be float32 or bf16, got 'fp16'; write",
+        ),
+        (("control", "ft", "", 0, ["training.precision=16"]), r"training.precision must be float32 or bf16, got '16'"),
         (("digits5", "ft", "", 0, ["training.batch=true"]), r"training.batch must be a whole number, got 'true'"),
         (("digits5", "ft", "", 0, ["training.batch=0"]), r"training.batch must be a whole number of at least 1"),
         (

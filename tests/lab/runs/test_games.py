@@ -39,9 +39,9 @@ ABLE = [name for name, method in methods.items() if "reinforcement" in method.re
 
 
 @pytest.mark.filterwarnings("ignore:no weight reached the edge")  # a few steps move weights by little
-@pytest.mark.parametrize("method", ABLE)
-def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
-    config = make_config("control", method, changes=SMALL)
+@pytest.mark.parametrize(("method", "precision"), [*((method, "float32") for method in ABLE), ("blip", "bf16")])
+def test_every_method_goes_on_to_the_same_bytes(method, precision, tmp_path):
+    config = make_config("control", method, changes=[*SMALL, f"training.precision={precision}"])
     run(config, tmp_path / "whole")
     for attempt in range(20):
         try:

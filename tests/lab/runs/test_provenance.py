@@ -25,3 +25,8 @@ def test_data_that_are_not_the_published_files_are_named(tmp_path: Path, monkeyp
 @pytest.mark.usefixtures("real_data")
 def test_data_that_are_verified_are_not() -> None:
     assert "data" not in environment((), ("cifar10", "mnist"))
+
+
+def test_a_precision_below_float32_is_noted_and_float32_is_not() -> None:
+    assert environment(precision="bf16")["precision"] == "bf16"
+    assert "precision" not in environment()

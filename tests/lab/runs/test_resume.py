@@ -49,7 +49,12 @@ def test_every_method_goes_on_to_the_same_bytes(method, tmp_path):
 
 @pytest.mark.parametrize(
     ("method", "options"),
-    [("blip", ["method.rules=text_straight_through"]), ("hat", ["method.clip=0.1"]), ("acl", ["method.clip=0.1"])],
+    [
+        ("blip", []),
+        ("blip", ["method.rules=text_straight_through"]),
+        ("hat", ["method.clip=0.1"]),
+        ("acl", ["method.clip=0.1"]),
+    ],
 )
 def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     config = small(method, *options)
@@ -65,6 +70,53 @@ def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     a, b = whole[1]["net"], parts[1]["net"]
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("method", ["blip", "hat", "ucb", "acl_r"])
+def test_training_in_bf16_goes_on_to_the_same_bytes(method, tmp_path):
+    config = small(method, "training.precision=bf16")
+    run(config, tmp_path / "whole")
+    with pytest.raises(Cut):
+        run(config, tmp_path / "parts", [cut_after(6, "epoch")], checkpoint_seconds=0)
+    run(config, tmp_path / "parts", checkpoint_seconds=0)
+    whole, parts = (RunFolder(tmp_path / side / config.name) for side in ("whole", "parts"))
+    assert whole.read_matrix() == parts.read_matrix()
+    assert whole.read_config()["environment"]["precision"] == "bf16"
+    states = [load_checkpoint(folder.checkpoints)[1] for folder in (whole, parts)]
+    a, b = (flat_tensors({"net": state["net"], "method": state["method"]}) for state in states)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert all(tensor.dtype != torch.bfloat16 for name, tensor in a.items() if name.startswith("/net/"))
+
+
+def flat_tensors(state, path=""):
+    """All tensors of a nested state, by their path."""
+    if isinstance(state, torch.Tensor):
+        return {path: state}
+    parts = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list | tuple) else ()
+    return {name: found for key, part in parts for name, found in flat_tensors(part, f"{path}/{key}").items()}
+
+
+def test_a_run_from_before_an_option_existed_goes_on_with_its_default(tmp_path):
+    config = make_config("digits5", "ft", changes=CHANGES)
+    with pytest.raises(Cut):
+        run(config, tmp_path, [cut_after(3, "epoch")], checkpoint_seconds=0)
+    file = tmp_path / config.name / "config.toml"
+    assert 'precision = "float32"\n' in file.read_text()
+    file.write_text(file.read_text().replace('precision = "float32"\n', ""))
+    run(config, tmp_path)
+    run(config, tmp_path / "whole")
+    csv = [(root / config.name / "accuracy.csv").read_bytes() for root in (tmp_path, tmp_path / "whole")]
+    assert csv[0] == csv[1]
+
+
+def test_a_run_from_before_an_option_existed_is_refused_with_another_value(tmp_path):
+    config = make_config("digits5", "ft", changes=[*CHANGES, "training.precision=bf16"])
+    run(config, tmp_path)
+    file = tmp_path / config.name / "config.toml"
+    file.write_text(file.read_text().replace('precision = "bf16"\n', ""))
+    with pytest.raises(RunRefused, match=r"training\.precision is None there and 'bf16' here"):
+        run(config, tmp_path)
 
 
 COMMAND = ["run", "digits5", "--threads", "1", "--checkpoint-seconds", "0", "--set", "training.epochs=20"]

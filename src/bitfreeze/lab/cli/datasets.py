@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from .. import data
+from ... import lab
 
 DatasetName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATASET")]
 
@@ -16,9 +16,9 @@ class DataList:
     """List the datasets and whether they are here."""
 
     def do(self) -> None:
-        for entry in data.status():
+        for entry in lab.data.status():
             print(f"{entry.name:15} {entry.state:10} {entry.description}")
-        print(f"folder: {data.data_root()}")
+        print(f"folder: {lab.data.data_root()}")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class DataVerify:
     """Dataset: see `bitfreeze data list`."""
 
     def do(self) -> None:
-        found = data.verify(self.name)
+        found = lab.data.verify(self.name)
         for file in found.files:
             print(f"{file.state:10} {file.path} {file.detail}".rstrip())
         if not found.ok:
@@ -55,7 +55,7 @@ class DataWhere:
     """Dataset: see `bitfreeze data list`."""
 
     def do(self) -> None:
-        print(data.where(self.name))
+        print(lab.data.where(self.name))
 
 
 @dataclass
@@ -78,7 +78,7 @@ def get_shown(name: str) -> None:
     from .download_display import show_download
 
     with show_download() as progress:
-        got = data.get(name, progress=progress)
+        got = lab.data.get(name, progress=progress)
     for note in got.notes:
         print(note, file=sys.stderr)
     for file, source in got.sources.items():

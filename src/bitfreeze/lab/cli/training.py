@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ... import lab
 from .datasets import get_shown
@@ -46,8 +47,9 @@ class Run(Settings):
     """Named variant of the stream's preset, such as `released`."""
     seed: int = 0
     """Seed of the training. The scenario's own is stream.seed."""
-    threads: int = 1
-    """Threads. More than one helps large networks only, and two runs side by side use two cores better."""
+    threads: int | Literal["auto"] = 1
+    """Threads, or auto: one for each idle core where the network is large, and those it had where a run goes on. More
+    than one helps large networks only, and two runs side by side use two cores better."""
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True

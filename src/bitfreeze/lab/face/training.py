@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import data
 from .places import Root, several
@@ -49,7 +49,7 @@ def run(
     seed: int = 0,
     changes: Iterable[str] = (),
     *,
-    threads: int = 1,
+    threads: int | Literal["auto"] = 1,
     checkpoint_seconds: float = 20.0,
     keep_bits: bool = True,
     tensorboard: bool = False,
@@ -67,7 +67,8 @@ def run(
         variant: Named variant of the method in the stream's preset; empty for none.
         seed: Seed of the training.
         changes: Changes to the preset, each written `part.name=value`.
-        threads: Threads of torch during the run. Other numbers of threads give other last bits.
+        threads: Threads of torch during the run. Other numbers of threads give other last bits. `auto` takes one for
+            each idle core where the network is large, and those that a run had where it goes on.
         checkpoint_seconds: Seconds between two checkpoints; the next is written at the end of an epoch.
         keep_bits: Whether frozen bits, centres and information gain are kept after each task.
         tensorboard: Whether events are written to TensorBoard too, below the run's folder.

@@ -104,8 +104,8 @@ class Adversarial(Method):
     def _train_judge(self, batches: list[Batch], optimizer: Optimizer) -> None:
         """Take a step of the discriminator on CE(D(s), task) + CE(D(z), 0), where z is standard normal."""
         assert self.judge is not None
-        with torch.no_grad():
-            codes = torch.cat([self.net.backbone(batch.x) for batch in batches])
+        with torch.no_grad(), self.passes():
+            codes = torch.cat([self.net.backbone(batch.x) for batch in batches]).float()
         sources = torch.cat([_source(batch) for batch in batches])
         loss = F.cross_entropy(self.judge(codes), sources)
         loss = loss + F.cross_entropy(self.judge(torch.randn_like(codes)), torch.zeros_like(sources))

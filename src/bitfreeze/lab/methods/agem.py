@@ -94,7 +94,9 @@ class AveragedGradientEpisodicMemory(Method):
         if not memory:
             return
         trained = [p for p in self.net.parameters() if p.requires_grad]
-        found = torch.autograd.grad(self._memory_loss(memory), trained, allow_unused=True)
+        with self.passes():
+            loss = self._memory_loss(memory)
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
         pairs = [(p, r) for p, r in zip(trained, found, strict=True) if r is not None]
         for parameter, _ in pairs:
             if parameter.grad is None:  # the head of an earlier task, which only the projection moves
@@ -116,7 +118,7 @@ class AveragedGradientEpisodicMemory(Method):
     def _memory_loss(self, memory: dict[int, tuple[Tensor, Tensor]]) -> Tensor:
         """Mean loss over these samples, each with its own head."""
         losses = [
-            F.cross_entropy(self.net.heads[index](own), y, reduction="sum")
+            F.cross_entropy(self.net.scores(own, index), y, reduction="sum")
             for (index, (_, y)), own in zip(memory.items(), self._memory_features(memory), strict=True)
         ]
         return torch.stack(losses).sum() / sum(len(y) for _, y in memory.values())

@@ -54,13 +54,13 @@ class LearningWithoutForgetting(Method):
 
     def loss(self, batch: Batch) -> Tensor:
         features = self.net.features(batch.x, batch.task.index)
-        loss = F.cross_entropy(self.net.heads[batch.task.index](features), batch.y)
+        loss = F.cross_entropy(self.net.scores(features, batch.task.index), batch.y)
         if self.previous is None:
             return loss
         with torch.no_grad():
             before = self.previous.features(batch.x, batch.task.index)
-            targets = {k: self.previous.heads[k](before) for k in self.learned if k != batch.task.index}
-        terms = [distillation(self.net.heads[k](features), old, self.temperature) for k, old in targets.items()]
+            targets = {k: self.previous.scores(before, k) for k in self.learned if k != batch.task.index}
+        terms = [distillation(self.net.scores(features, k), old, self.temperature) for k, old in targets.items()]
         return loss + self.strength * torch.stack(terms).sum() if terms else loss
 
     def end_task(self, task: Task, data: TaskData) -> None:

@@ -1,6 +1,7 @@
 """The interface of methods: hooks in ordinary training."""
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -13,6 +14,7 @@ from ...likelihoods import Likelihood
 from ...model.ranks import current_ranks
 from ..nets import MultiHead
 from ..options import require
+from ..precision import Passes
 from ..tasks import Batch, Split, Task, TaskData
 
 
@@ -72,6 +74,7 @@ class Method:
         require("method", self, ["weight_decay"], lambda w: w >= 0, "at least 0", "0 turns it off")
         require("method", self, ["clip"], lambda c: c is None or c > 0, "greater than 0, or none")
         self.compute: Callable[[list[Batch]], Tensor] = self.objective  # replaced where several ranks share a run
+        self.passes: Passes = nullcontext  # context of forward passes of training and evaluation: their precision
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         """The network that this method trains, by default ``net``. ``tasks`` are all tasks of the stream.
@@ -140,7 +143,9 @@ class Method:
 
         The first batch belongs to the task that is learned.
         """
-        return self._descend(self.compute(batches), batches[0].task, optimizers, self.clip)
+        with self.passes():
+            loss = self.compute(batches)
+        return self._descend(loss, batches[0].task, optimizers, self.clip)
 
     def update(self, loss: Tensor, task: Task, optimizers: list[Optimizer], clip: float | None) -> Tensor:
         """Take one step on a loss from outside, such as PPO's, with this method's penalty and hooks.
@@ -177,7 +182,9 @@ class Method:
         ranks, total, count = current_ranks(), 0.0, 0
         for owner, split in splits:
             for x, y in split.share(ranks).batches(batch_size):
-                total += self.loss(Batch(x, y, owner)).item() * len(y)
+                with self.passes():
+                    loss = self.loss(Batch(x, y, owner))
+                total += loss.item() * len(y)
             count += len(split)
         return self._with_penalty(torch.tensor(sum(ranks.gather(total)) / count), task).item()
 

@@ -76,7 +76,9 @@ class VCL(Variational):
             for rows in torch.split(torch.randperm(len(data.train)), PRETRAIN_BATCH):
                 x, y = data.train.take(rows)
                 optimizer.zero_grad()
-                F.cross_entropy(self.net(x, task.index), y).backward()  # type: ignore[no-untyped-call]
+                with self.passes():
+                    loss = F.cross_entropy(self.net(x, task.index), y)
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
 
     def penalty(self, task: Task) -> Tensor:

@@ -7,6 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
+from ..precision import in_full
 from .mlp import Widths, require_widths
 from .multihead import MultiHead
 
@@ -27,7 +28,7 @@ class ActorCritic(MultiHead):
     def act(self, x: Tensor, task: int) -> tuple[Tensor, Tensor]:
         """Scores of the actions and the value of each state, from one pass through the backbone."""
         features = self.features(x, task)
-        return self.heads[task](features), self.critics[task](features).squeeze(1)
+        return self.scores(features, task), in_full(self.critics[task], features).squeeze(1)
 
 
 class Pixels(nn.Module):

@@ -26,8 +26,7 @@ class SharedPrivate(MultiHead):
         return self.backbone(x), self.privates[task](x)
 
     def classify(self, shared: Tensor, private: Tensor, task: int) -> Tensor:
-        scores: Tensor = self.heads[task](torch.cat([private, shared], 1))
-        return scores
+        return self.scores(torch.cat([private, shared], 1), task)
 
     def forward(self, x: Tensor, task: int) -> Tensor:
         return self.classify(*self.codes(x, task), task)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from ..precision import in_full
+
 
 class MultiHead(nn.Module):
     """A network of a shared backbone and a linear head for each task. All heads exist from the start.
@@ -34,10 +36,13 @@ class MultiHead(nn.Module):
         features: Tensor = self.backbone(x)
         return features
 
+    def scores(self, features: Tensor, task: int) -> Tensor:
+        """Class scores of a head. Heads compute in float32 even where the backbone has less, because scores compare."""
+        return in_full(self.heads[task], features)
+
     def of_task(self, task: int) -> list[nn.Parameter]:
         """Parameters that belong to this task alone."""
         return list(self.heads[task].parameters())
 
     def forward(self, x: Tensor, task: int) -> Tensor:
-        scores: Tensor = self.heads[task](self.features(x, task))
-        return scores
+        return self.scores(self.features(x, task), task)

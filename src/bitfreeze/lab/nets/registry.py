@@ -20,12 +20,19 @@ class Network:
     description: str
     build: Callable[..., MultiHead]
     trainer: str = "supervised"
+    quick: bool = False
 
 
 networks = Registry[Network]("network")
 
 
-def register_network(name: str, description: str, build: Callable[..., MultiHead], trainer: str = "supervised") -> None:
+def register_network(
+    name: str,
+    description: str,
+    build: Callable[..., MultiHead],
+    trainer: str = "supervised",
+    quick: bool = False,
+) -> None:
     """Make a network known to every command and preset.
 
     Args:
@@ -34,8 +41,9 @@ def register_network(name: str, description: str, build: Callable[..., MultiHead
         build: called as ``build(shape, classes, **options)`` with the shape of one input and the number of classes of
             each task. Its parameters with a default are the network's options.
         trainer: the kind of training, ``"supervised"`` or ``"reinforcement"``. The latter needs an ``ActorCritic``.
+        quick: a step takes so little time that threads cost more than they give: ``--threads auto`` takes one.
     """
-    networks.register(name, Network(description, build, trainer))
+    networks.register(name, Network(description, build, trainer, quick))
 
 
 def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Sequence[int]) -> MultiHead:
@@ -47,7 +55,7 @@ def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Se
     return net
 
 
-register_network("mlp", "linear layers with ReLU", mlp)
+register_network("mlp", "linear layers with ReLU", mlp, quick=True)
 register_network("alexnet", "the AlexNet of HAT", alexnet)
 register_network("resnet18", "ResNet-18 of the paper", resnet18)
 for _name, _text in (
@@ -56,4 +64,4 @@ for _name, _text in (
     ("small", "actor-critic for Atari: convolutions 16, 32, 32, linear 256"),
     ("policy_mlp", "actor-critic for vectors: linear layers with tanh"),
 ):
-    register_network(_name, _text, getattr(actor_critic, _name), trainer="reinforcement")
+    register_network(_name, _text, getattr(actor_critic, _name), trainer="reinforcement", quick=_name == "policy_mlp")

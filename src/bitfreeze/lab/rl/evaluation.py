@@ -42,7 +42,8 @@ def by_policy(method: Method, task: Task, actions: Actions, greedy: bool, seed: 
 
     @torch.no_grad()
     def choose(seen: NDArray[Any]) -> NDArray[Any]:
-        outputs = method.logits(torch.from_numpy(seen), task)
+        with method.passes():
+            outputs = method.logits(torch.from_numpy(seen), task)
         return (actions.likeliest(outputs) if greedy else actions.draw(outputs, random)).numpy()
 
     return choose

@@ -18,6 +18,7 @@ from torch.optim import Adam
 from ..methods import Method
 from ..nets import ActorCritic
 from ..options import require
+from ..precision import PRECISIONS, Precision, passes_in
 from ..tasks import Task, TaskData, require_finite
 from .environments import Environments, derived_seed
 from .states import States
@@ -50,6 +51,7 @@ class Settings:
     final_games: Annotated[int, "whole games played in the evaluation at a task's end"] = 20
     game_steps: Annotated[int, "steps after which a game of an evaluation is stopped; for Atari five minutes"] = 4500
     greedy: Annotated[bool, "take the likeliest action in evaluation; else draw"] = True
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         played = ("steps", "copies", "rollout", "states", "games", "final_games", "game_steps")
@@ -60,6 +62,7 @@ class Settings:
         rates = ("lr", "adam_eps", "clip", "max_grad_norm")
         require("training", self, rates, lambda x: 0 < x < inf, "finite and greater than 0")
         require("training", self, ("gamma", "gae_lambda"), lambda x: 0 <= x <= 1, "from 0 to 1")
+        require("training", self, ["precision"], PRECISIONS.__contains__, "float32 or bf16")
         update = f"{self.batch}, the steps of an update"
         more = "at least 2 where rollout is 1, because advantages are compared"
         require("training", self, ["copies"], lambda _: self.batch > 1, more)
@@ -116,6 +119,7 @@ class PPO:
         self.done = 0  # number of updates
         self.states = States.none(environments)
         self.now: np.ndarray | None = None  # observations; None before games have begun
+        method.passes = passes_in(settings.precision, next(method.net.parameters()).device)
         method.begin_task(task, TaskData(self.states, self.states, self.states))
         assert isinstance(method.net, ActorCritic)
         self.net = method.net
@@ -151,6 +155,10 @@ class PPO:
         self.now = self.environments.reset(derived_seed(self.seed, self.done))
         self.score = np.zeros(self.environments.count)
 
+    def _act(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with self.method.passes():
+            return self.net.act(x, self.task.index)
+
     # one update
 
     @torch.no_grad()
@@ -159,13 +167,13 @@ class PPO:
         settings, actions, finished = self.settings, self.environments.actions, []
         for t in range(settings.rollout):
             self.x[t].copy_(torch.from_numpy(self.now))
-            outputs, self.value[t] = self.net.act(self.x[t], self.task.index)
+            outputs, self.value[t] = self._act(self.x[t])
             self.action[t] = actions.draw(outputs, self.random)
             self.log_p[t] = actions.log_prob(outputs, self.action[t])
             step = self.environments.step(self.action[t].numpy())
             reward = torch.from_numpy(np.sign(step.reward) if settings.clip_rewards else step.reward)
             if step.cut.any():  # the game went on after its time was up: the critic estimates the rest
-                later = self.net.act(torch.from_numpy(step.last), self.task.index)[1]
+                later = self._act(torch.from_numpy(step.last))[1]
                 reward = reward + settings.gamma * later * torch.from_numpy(step.cut)
             self.reward[t] = reward
             self.alive[t] = torch.from_numpy(~step.ended)
@@ -173,7 +181,7 @@ class PPO:
             finished += self.score[step.over].tolist()
             self.score[step.over] = 0
             self.now = step.seen
-        after = self.net.act(torch.from_numpy(self.now), self.task.index)[1]
+        after = self._act(torch.from_numpy(self.now))[1]
         advantage = advantages(self.reward, self.value, after, self.alive, settings.gamma, settings.gae_lambda)
         return Samples(self.x, self.action, self.log_p, self.value, advantage), finished
 
@@ -187,7 +195,7 @@ class PPO:
             order = torch.randperm(len(target), generator=self.random)
             for rows in order.tensor_split(self.settings.minibatches):
                 part = flat.rows(rows)
-                outputs, value = self.net.act(part.x, self.task.index)
+                outputs, value = self._act(part.x)
                 log_p, entropy = actions.log_prob(outputs, part.action), actions.entropy(outputs).mean()
                 loss = ppo_loss(log_p, entropy, value, part, spread[rows], target[rows], self.settings)
                 self.method.update(loss, self.task, [self.optimizer], clip=self.settings.max_grad_norm)

@@ -14,6 +14,7 @@ from ..options import Option, checked, options_of, typed
 from ..registry import look_up
 from ..streams import streams
 from .kinds import kind_of
+from .values import to_toml
 
 Declared = Mapping[str, Mapping[str, Option]]  # the options of each part of the settings
 
@@ -36,6 +37,11 @@ class Config:
     def settings(self) -> Any:
         """The settings of what trains this stream."""
         return kind_of(self.stream).settings(**self.training)
+
+    @property
+    def precision(self) -> str:
+        """The precision of forward passes in training and evaluation."""
+        return str(self.training["precision"])
 
     @property
     def packages(self) -> tuple[str, ...]:
@@ -214,11 +220,17 @@ def _own(table: Mapping[str, Any], stream: str, method: str, variant: str) -> di
     return own | (look_up(f"variant of {method} on {stream}", variant, variants) if variant else {})
 
 
-def without_retired(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """The saved settings of a run without the options that are no more.
+def in_todays_options(saved: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """The saved settings of a run without the options that are no more, and with those that are new at their default.
 
-    Such an option had its default, which the code has kept: any other value would be a change, and in the run's name.
+    An option that is no more had its default, which the code has kept: any other value would be a change, and in the
+    run's name. The default of a new option is what the code did before it.
     """
-    parts = {part: getattr(config, part) for part in ("stream_options", "network", "training", "method_options")}
-    known = {part: {k: v for k, v in saved[part].items() if k in now} for part, now in parts.items() if part in saved}
-    return {**saved, **known}
+    declared = declared_options(config.stream, config.method, config.network["kind"])
+    names = {"stream_options": "stream", "network": "network", "training": "training", "method_options": "method"}
+    parts = {}
+    for part in names.keys() & saved.keys():
+        now, options = config.parts[names[part]], declared[names[part]]
+        new = {k: v for k, v in now.items() if k not in saved[part] and v == options[k].default}
+        parts[part] = {k: v for k, v in saved[part].items() if k in now} | tomllib.loads(to_toml(new))
+    return {**saved, **parts}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data.extras import lab_module
 from ..streams import streams
-from .config import Config, without_retired
+from .config import Config, in_todays_options
 from .events import Event, Finished, parse_line, result_of
 from .kinds import kinds
 from .provenance import environment
@@ -74,7 +74,7 @@ class RunFolder:
         """Refuse to go on with a run of other settings, or with one that is not finished in another environment."""
         if not (self.path / "config.toml").exists():
             return
-        old, new = without_retired(self.read_config(), config), _settings(config)
+        old, new = in_todays_options(self.read_config(), config), _settings(config)
         # code is mended and hosts differ: a run whose last bits change is better than hours of work that are lost
         free = {"bitfreeze": "an earlier version", "cpu": "an unknown kind"}
         begun, now = ({name: kept["environment"].pop(name, free[name]) for name in free} for kept in (old, new))
@@ -212,7 +212,7 @@ def _line_end_missing(file: BinaryIO) -> bytes:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    place = environment(config.packages, streams[config.stream].needs)
+    place = environment(config.packages, streams[config.stream].needs, config.precision)
     return tomllib.loads(to_toml({**asdict(config), "environment": place}))
 
 

@@ -20,8 +20,11 @@ SOURCE = Path(__file__).parents[2]
 VIEWS = ("integrations", "lab/__init__.py", "lab/face", "lab/runs", "lab/sweeps", "lab/results", "lab/cli")
 
 
-def environment(packages: Iterable[str] = (), datasets: Iterable[str] = ()) -> dict[str, Any]:
-    """The environment as config.toml has it. Those of ``datasets`` that are not the published files are named."""
+def environment(
+    packages: Iterable[str] = (), datasets: Iterable[str] = (), precision: str = "float32"
+) -> dict[str, Any]:
+    """The environment as config.toml has it. Named are those of ``datasets`` that are not the published files, and a
+    precision below float32."""
     ranks, unverified = current_ranks().count, _unverified(tuple(datasets), data_root())
     return {
         **({"ranks": ranks} if ranks > 1 else {}),
@@ -31,6 +34,7 @@ def environment(packages: Iterable[str] = (), datasets: Iterable[str] = ()) -> d
         "threads": torch.get_num_threads(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         **{name: found for name in packages if (found := _version(name))},
+        **({"precision": precision} if precision != "float32" else {}),
         **({"data": f"{' and '.join(unverified)} unverified"} if unverified else {}),
     }
 

@@ -10,6 +10,7 @@ from torch import nn
 from ...model.ranks import current_ranks
 from ..methods import Method, make_method, methods
 from ..nets import build_network
+from ..precision import require_able
 from ..rl import Games
 from ..streams import Stream
 from ..tasks import Task, TaskData
@@ -40,6 +41,7 @@ class Run(ABC):
         opened = self._open()
         self.tasks = opened.tasks
         net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
+        require_able(config.precision, next(net.parameters()).device)
         self.plain_bytes = sum(p.nbytes for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
         if self.ranks.count > 1:

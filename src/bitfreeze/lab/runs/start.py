@@ -1,10 +1,8 @@
 """Starting a run: from its settings to its result. A run that was cut off goes on from its last checkpoint."""
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
-
-import torch
 
 from ...model.ranks import current_ranks
 from .. import data
@@ -13,7 +11,9 @@ from .checkpoint import seconds_since
 from .config import Config
 from .events import Finished, from_json
 from .folder import Follower, Listener, RunFolder, runs_root
+from .freed_memory import keep_freed_memory
 from .kinds import kind_of
+from .threads import Threads, number_of, torch_threads
 from .torchrun import joined_ranks, on_first_of_node
 
 GetData = Callable[[str], object]  # gets a dataset, by its name
@@ -25,18 +25,18 @@ def start(
     listeners: Iterable[Listener],
     checkpoint_seconds: float,
     keep_bits: bool,
-    threads: int,
+    threads: Threads,
     get_data: GetData,
 ) -> Finished:
     """Get missing data and carry out a run, on every rank that torchrun started.
 
     An error that ends the run has a note about what is kept of it.
     """
-    if threads < 1:
-        raise ValueError(f"threads must be at least 1, got {threads}")
     if not checkpoint_seconds >= 0:
         raise ValueError(f"checkpoint_seconds must be 0 or more, got {checkpoint_seconds}")
-    with _threads(threads), joined_ranks() as ranks:
+    folder = RunFolder(runs_root(root) / config.name)
+    with torch_threads(number_of(threads, config, folder)), joined_ranks() as ranks:
+        keep_freed_memory()
         with ranks.together():
             if on_first_of_node():
                 get_missing_data(config.stream, get_data)
@@ -44,7 +44,7 @@ def start(
             return run(config, root, listeners, checkpoint_seconds, keep_bits)
         except KeyboardInterrupt as stop:
             if ranks.leads:
-                stop.add_note(_kept(RunFolder(runs_root(root) / config.name)))
+                stop.add_note(_kept(folder))
             raise
         except OSError as error:
             error.add_note("what was there before has been kept")
@@ -93,14 +93,3 @@ def _kept(folder: RunFolder) -> str:
     """Which part of a run is on disk. No more can be saved when it is stopped: a state is whole only between epochs."""
     ago = seconds_since(folder.checkpoints)
     return "nothing was saved yet" if ago is None else f"kept up to the last checkpoint, {ago:.0f} s ago"
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads, and put the number back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

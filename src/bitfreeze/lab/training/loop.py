@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ...model.ranks import current_ranks
 from ..methods import Method
+from ..precision import passes_in
 from ..tasks import Batch, Task, TaskData, require_finite
 from .parallel import share_buffers, share_of, share_random_state, shared_objective
 from .schedule import Plateau, Settings
@@ -36,6 +37,7 @@ class Training:
         self.shuffling = torch.Generator().manual_seed(seed)
         self.optimizers: list[Optimizer] = []
         self.ranks = current_ranks()
+        method.passes = passes_in(settings.precision, next(net.parameters()).device)
         method.begin_task(task, data)
         method.compute = shared_objective(method, net, self.ranks)
         self._new_optimizers()

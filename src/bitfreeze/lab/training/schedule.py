@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from ..options import require
+from ..precision import PRECISIONS, Precision
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,14 @@ class Settings:
     factor: Annotated[float, "number that the learning rate is divided by when it drops"] = 3.0
     lr_min: Annotated[float, "a task ends when the learning rate falls below this"] = 1e-4
     evaluation_batch: Annotated[int, "samples at a time in validation and tests"] = 2000
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         counts = ("batch", "epochs", "patience", "evaluation_batch")
         require("training", self, counts, lambda n: isinstance(n, int) and n >= 1, "a whole number of at least 1")
         require("training", self, ("lr", "lr_min"), lambda x: 0 < x < inf, "finite and greater than 0")
         require("training", self, ["factor"], lambda x: 1 < x < inf, "finite and greater than 1")
+        require("training", self, ["precision"], PRECISIONS.__contains__, "float32 or bf16")
 
 
 @dataclass
