@@ -71,6 +71,8 @@ class Directions(WatchedTensors[HeldTensor]):
         known = {**self.absent, **self.states}
         weights = {name: known.get(name) for name in self.turnings}
         super().bind()
+        for state in self.states.values():
+            state.follow(state.local.device)
         names = {id(state): name for name, state in self.states.items()}
         moved = {name: names.get(id(weight), name) for name, weight in weights.items()}
         self.turnings = {moved[name]: turning for name, turning in self.turnings.items()}
@@ -84,7 +86,8 @@ class Directions(WatchedTensors[HeldTensor]):
             assert self.prior is not None
             weight, bias = joined.get(name, (None, None))
             if weight is not None and turning.fits(weight.local, has_bias=bias is not None):
-                layer = former.get(name)
+                layer, turning = former.get(name), turning.on(weight.local.device)
+                self.turnings[name] = turning
                 paces = () if layer is None else (layer.pace, layer.since, layer.spent)
                 self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
             elif name in self.states:
@@ -126,6 +129,7 @@ class Directions(WatchedTensors[HeldTensor]):
                 state.hold_()
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
+        layer.follow()
         often = min(layer.turning.positions, MOST_OFTEN)
         if now:
             layer.hold_()
@@ -160,6 +164,8 @@ class Directions(WatchedTensors[HeldTensor]):
         if self.turnings:
             self.bind_if_changed()
             self.bind_if_moved()
+            for layer in self.layers.values():
+                layer.follow()
 
     def held_by_entry(self) -> dict[str, HeldTensor]:
         self._follow()

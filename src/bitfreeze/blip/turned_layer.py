@@ -42,6 +42,11 @@ class TurnedLayer:
         self.radius = radius_of(self.turning.fisher, self.prior)
         self.leading = None
 
+    def follow(self) -> None:
+        """Bring the coordinates to where the weight is now, if it has moved."""
+        if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
+            self._follow()
+
     @property
     def width(self) -> float:
         return self.weight.width

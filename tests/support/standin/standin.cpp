@@ -15,6 +15,7 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -376,6 +377,21 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& dy, const 
   return {back(dx), back(dw), back(db)};
 }
 
+// Its schema does not say that it writes the running statistics, so the fallback would lose them.
+std::tuple<Tensor, Tensor, Tensor> batch_norm(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+    const std::optional<Tensor>& mean, const std::optional<Tensor>& variance, bool training, double momentum, double eps) {
+  auto there = [&](const std::optional<Tensor>& t) -> std::optional<Tensor> {
+    if (!t || !t->defined()) {
+      return std::nullopt;
+    }
+    TORCH_CHECK(t->device() == x.device(), "Expected all tensors to be on the same device (in batch_norm)");
+    return seen_by_cpu(*t);
+  };
+  auto [y, m, v] = at::native_batch_norm(
+      seen_by_cpu(x), there(weight), there(bias), there(mean), there(variance), training, momentum, eps);
+  return {y.to(x.device()), m.to(x.device()), v.to(x.device())};
+}
+
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&by_cpu>());
 }
@@ -394,6 +410,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", &copy_from);
   m.impl("_copy_from_and_resize", &copy_from_and_resize);
   m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("native_batch_norm", &batch_norm);
   m.impl("convolution_overrideable", &convolution);
   m.impl("convolution_backward_overrideable", &convolution_backward);
 }

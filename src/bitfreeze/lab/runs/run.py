@@ -43,7 +43,7 @@ class Run(ABC):
         opened = self._open()
         self.tasks = opened.tasks
         net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
-        require_able(config.precision, next(net.parameters()).device)
+        require_able(config.precision, self.device)
         self.plain_bytes = sum(p.nbytes for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
         if self.ranks.count > 1:
