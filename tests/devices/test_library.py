@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules, diagonal_fisher, information_gain, quantize
+from bitfreeze.blip.pacing import READ_EVERY
 from bitfreeze.fisher import estimate
 from bitfreeze.likelihoods import Bernoulli, Gaussian
 from support.host_reads import HostReads
@@ -225,3 +226,42 @@ def test_a_step_with_intervals_waits_for_nothing(name, device) -> None:
         steps = train(model, task, device)
         assert not sum(step.total for step in steps[1:]), [step.names for step in steps]  # the first looks at bounds
         consolidate(blip, task, device)
+
+
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")
+@pytest.mark.parametrize("name", ["directions", "all directions"])
+def test_a_step_along_directions_reads_all_costs_at_once_every_eighth_time(name, device) -> None:
+    """Training that leaves its intervals in each step, so that each step clamps every layer."""
+    model = network().to(device)
+    blip = BLIP(model, rules=RULES[name])
+    blip.attach()
+    train(model, 0, device)
+    consolidate(blip, 0, device)
+    steps = train(model, 1, device, lr=0.05, epochs=4)
+    assert [step.total for step in steps] == [int((k + 1) % READ_EVERY == 0) for k in range(len(steps))]
+    assert 0 < blip.drift() < 2 * blip._tensors.tolerance
+
+
+@pytest.mark.filterwarnings("ignore:no weight reached the edge")
+def test_costs_that_were_not_read_yet_are_saved(device) -> None:
+    """A training that goes on from a state between two reads ends with the same bytes."""
+    models = []
+    for stops in (False, True):
+        model = network().to(device)
+        blip = BLIP(model, rules=RULES["directions"])
+        blip.attach()
+        train(model, 0, device)
+        consolidate(blip, 0, device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step, (x, y) in enumerate(batches(1, device, count=30)):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            if stops and step in (4, 12, 21):
+                saved = copy.deepcopy(blip.state_dict())
+                assert saved["unread"]
+                blip = BLIP(model, rules=RULES["directions"])
+                blip.load_state_dict(saved)
+                blip.attach()
+        models.append(model.state_dict())
+    assert all(torch.equal(models[0][name].cpu(), models[1][name].cpu()) for name in models[0])

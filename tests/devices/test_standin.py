@@ -13,7 +13,8 @@ pytestmark = pytest.mark.usefixtures("stand_in")
 def network() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(2, 6, 3, groups=2, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(6, 4, 2),
+        nn.Conv2d(2, 6, 3, groups=2, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2),
+        nn.ConvTranspose2d(6, 4, 2),
         nn.Tanh(), nn.Flatten(), nn.Linear(64, 5),
     )  # fmt: skip
 
@@ -60,6 +61,12 @@ def test_tensors_of_two_devices_do_not_mix(name, device, other) -> None:
 def test_a_number_of_the_cpu_may_be_mixed_in_as_on_a_gpu(device) -> None:
     assert (torch.ones(3, device=device) * torch.tensor(2.0)).tolist() == [2, 2, 2]
     assert torch.arange(4, device=device)[torch.tensor([1, 3])].tolist() == [1, 3]
+
+
+def test_the_memory_of_a_tensor_is_on_its_device(other) -> None:
+    made = [torch.arange(5, device=other), torch.zeros(5, device=other), torch.rand(5, device=other)]
+    made += [made[0][made[0]], made[0].clone(), torch.cat([made[0], made[0]]), made[1].topk(2).indices]
+    assert {tensor.device for tensor in made} == {tensor.untyped_storage().device for tensor in made} == {other}
 
 
 def test_the_host_cannot_read_the_memory_by_accident(device) -> None:

@@ -54,6 +54,16 @@ def moved(value: Any, device: torch.device) -> Any:
     return _mapped(lambda tensor: tensor.to(device), value)
 
 
+def numbers_of(tensors: list[Tensor]) -> list[list[float]]:
+    """The entries of each tensor, read with one copy to the host where they are on another device."""
+    there = [tensor.flatten() for tensor in tensors]
+    if all(tensor.is_cpu for tensor in there):
+        return [tensor.tolist() for tensor in there]
+    device = next(tensor.device for tensor in there if not tensor.is_cpu)
+    joined = torch.cat([tensor.to(device, torch.float64) for tensor in there]).cpu()
+    return [part.tolist() for part in torch.split(joined, [tensor.numel() for tensor in there])]
+
+
 def _mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return function(value)

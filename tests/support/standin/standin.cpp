@@ -269,6 +269,11 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::option
   return at::detail::empty_strided_generic(size, stride, &device_memory, keys, c10::dtype_or_default(dtype));
 }
 
+const Tensor& resize(const Tensor& tensor, c10::IntArrayRef size, std::optional<at::MemoryFormat> format) {
+  c10::DeviceGuard on(tensor.device());
+  return at::native::resize_(tensor, size, format);
+}
+
 // The same memory as a tensor of the CPU.
 Tensor seen_by_cpu(const Tensor& tensor) {
   if (tensor.is_cpu()) {
@@ -403,7 +408,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("unfold", &at::native::unfold);
-  m.impl("resize_", &at::native::resize_);
+  m.impl("resize_", &resize);
   m.impl("set_.source_Storage", &set_storage);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
   m.impl("set_.source_Tensor", &at::native::set_tensor_);
