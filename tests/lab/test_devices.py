@@ -81,8 +81,9 @@ def test_ranks_on_gpus_send_by_nccl() -> None:
 
 def test_the_device_of_a_run_is_put_back() -> None:
     assert current_device() == CPU
-    with pytest.raises(KeyError), on_device(torch.device("meta")):
+    with on_device(torch.device("meta")):
         assert current_device() == torch.device("meta")
+    with pytest.raises(KeyError), on_device(torch.device("meta")):
         raise KeyError
     assert current_device() == CPU
     assert described(CPU) == "cpu"

@@ -68,8 +68,6 @@ def _turning(moment: SecondMoments, before: Turning | None, rules: DirectionRule
         earlier = None if before is None else (before.outputs, before.output_energy)
         v, output_energy = moment.strongest_outputs(min(most, outputs), earlier)
     fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
-    # as they are saved: products with another layout in memory have other last bits
-    u, v = u.contiguous(), v.contiguous()
     return Turning(u, v, input_energy, output_energy, fisher, moment.positions)
 
 
