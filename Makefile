@@ -2,7 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check bench results docs clean
+# versions of torch that make test-versions goes through: several GB each where pip has CUDA builds only
+TORCH_VERSIONS := 2.6.0 2.9.1 2.13.0 2.15.0
+LIBRARY_TESTS := tests/blip tests/fisher tests/model tests/test_*.py
+CHEAP_LAB_TESTS := tests/lab/runs/test_checkpoint.py tests/lab/training tests/lab/test_devices.py
+
+.PHONY: demo test test-all test-versions test-device check bench results docs clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -13,6 +18,17 @@ test: check
 # the same, and the plug-ins inside Avalanche, Lightning, Transformers and Stable-Baselines3, and sweeps on Ray and SLURM
 test-all: check .venv-all/ready
 	.venv-all/bin/python -m pytest -n 2
+
+# the library's tests, and cheap ones of the laboratory, with each version of torch
+test-versions: $(TORCH_VERSIONS:%=.venv-torch-%/ready)
+	set -e; for version in $(TORCH_VERSIONS); do \
+		.venv-torch-$$version/bin/python -m pytest -n 2 $(LIBRARY_TESTS) $(CHEAP_LAB_TESTS); \
+	done
+
+# the device tests on a device of this machine: make test-device DEVICE=cuda
+DEVICE ?= standin
+test-device: .venv/ready
+	BITFREEZE_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/devices
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -44,5 +60,12 @@ docs: .venv/ready
 		--editable ".[dev,lab,atari,avalanche,lightning,transformers,sb3,ray,slurm]"
 	touch $@
 
+.venv-torch-%/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-torch-$*
+	grep -v ^torch constraints.txt > .venv-torch-$*/constraints.txt
+	.venv-torch-$*/bin/python -m pip install --quiet --constraint .venv-torch-$*/constraints.txt \
+		torch==$* --editable ".[lab]" pytest pytest-xdist hypothesis pyyaml setuptools
+	touch $@
+
 clean:
-	rm -rf .venv .venv-all
+	rm -rf .venv .venv-all .venv-torch-*

@@ -22,7 +22,7 @@ def train() -> None:
 
 
 if __name__ == "__main__":
-    with joined_ranks():
+    with joined_ranks(torch.device("cpu")):
         train()
         during = names_of_threads()
     folder = Path(sys.argv[1])

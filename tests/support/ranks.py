@@ -42,6 +42,8 @@ def run_ranks(file: str, function: str, folder: Path, count: int = 2) -> list[An
 
 def run_ranks_once(file: str, function: str, folders: pytest.TempPathFactory) -> tuple[list[Any], Path]:
     """The same, and the folder it was done in. Where tests run in several workers, it is done in one of them."""
+    if "fully_shard" in Path(file).read_text() and torch.__version__.startswith("2.6."):
+        pytest.skip("fully_shard of torch 2.6 does not run on a CPU")
     base = folders.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"{Path(file).stem}-{function}"
     folder.mkdir(exist_ok=True)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from ..model.parameters import Slot, Watch, require_float
 from ..model.ranks import Ranks, current_ranks
-from . import checks
+from . import checks, pacing
 from .bounds import bound_of
 from .finding import find_directions, measure_along
 from .guards import Look, Measured
@@ -33,7 +33,6 @@ from .widening import Widening
 # that of training samples, which a network is surer of than of others.
 DRIFT_FACTOR = 5.0
 FAR_OUTSIDE = 3  # tolerances: weights restored from between two clamps may cost somewhat more than one
-MOST_OFTEN = 16  # times as often as a layer with one position
 
 
 class Directions(WatchedTensors[HeldTensor]):
@@ -53,6 +52,7 @@ class Directions(WatchedTensors[HeldTensor]):
         self.widening = Widening()
         self.stepped: set[str] = set()  # layers that were stepped since the width was set
         self.clamped: set[str] = set()  # layers that were clamped along all directions since then
+        self.unread_steps = 0  # steps since the host last read what clamps have cost
         super().__init__(model, watch)
 
     @property
@@ -71,6 +71,8 @@ class Directions(WatchedTensors[HeldTensor]):
         known = {**self.absent, **self.states}
         weights = {name: known.get(name) for name in self.turnings}
         super().bind()
+        for state in self.states.values():
+            state.follow(state.local.device)
         names = {id(state): name for name, state in self.states.items()}
         moved = {name: names.get(id(weight), name) for name, weight in weights.items()}
         self.turnings = {moved[name]: turning for name, turning in self.turnings.items()}
@@ -84,8 +86,9 @@ class Directions(WatchedTensors[HeldTensor]):
             assert self.prior is not None
             weight, bias = joined.get(name, (None, None))
             if weight is not None and turning.fits(weight.local, has_bias=bias is not None):
-                layer = former.get(name)
-                paces = () if layer is None else (layer.pace, layer.since, layer.spent)
+                layer, turning = former.get(name), turning.on(weight.local.device)
+                self.turnings[name] = turning
+                paces = () if layer is None else pacing.progress_of(layer)
                 self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
             elif name in self.states:
                 come_apart(self.states, name, self.turnings.pop(name), former.get(name))
@@ -103,10 +106,11 @@ class Directions(WatchedTensors[HeldTensor]):
         self._hold_within_width(held, now=optimizer is None)
         self.widening.steps += optimizer is not None
         if optimizer is None:
-            while self._widen():  # the cost may have grown within intervals that are too wide now
+            # the cost may have grown within intervals that are too wide now
+            while self._widens() and self._widen(sum(float(state.cost()) for state in self._alone())):
                 self._hold_within_width(held, now=True)
-        elif self.stepped and self.stepped <= self.clamped:  # so the cost of all that moved is known
-            self._widen()
+        elif self._is_time_to_read(held):
+            self._read_costs()
         for state in held if optimizer is not None else ():
             state.note_seen()
         return True
@@ -126,20 +130,43 @@ class Directions(WatchedTensors[HeldTensor]):
                 state.hold_()
 
     def _hold_layer(self, layer: TurnedLayer, *, now: bool) -> None:
-        often = min(layer.turning.positions, MOST_OFTEN)
+        layer.follow()
         if now:
             layer.hold_()
         else:
-            rules = self.rules
-            layer.after_step_(max(1, rules.every // often), rules.leading, max(1, rules.leading_every // often))
+            often = pacing.times_as_often(layer)
+            layer.after_step_(self.rules.leading, max(1, self.rules.leading_every // often))
 
-    def _widen(self) -> bool:
-        """Set the width of all intervals by what the task has cost so far. Returns whether they are narrower now."""
-        if self.prior is None or any(state.layout.sharded for state in self.states.values()):
-            return False  # shards would each see a part of the cost
+    def _is_time_to_read(self, held: list[HeldTensor]) -> bool:
+        """Whether the host reads what clamps have cost: after each step on a CPU, else rarely, because it waits."""
+        self.unread_steps += 1
+        due = self.unread_steps >= pacing.READ_EVERY or all(state.local.is_cpu for state in held)
+        self.unread_steps = 0 if due else self.unread_steps
+        return due
+
+    def _read_costs(self) -> None:
+        """Let paces and the width follow what the last clamps have cost."""
+        # all that moved was clamped, so that its cost is known
+        known = bool(self.stepped) and self.stepped <= self.clamped and self._widens()
+        alone = pacing.settle(self.layers, self._alone() if known else (), self.rules.every)
+        if known:
+            self._widen(alone)
+
+    def _widens(self) -> bool:
+        """Whether intervals may widen: not before the first task, and not with shards, each a part of the cost."""
+        return self.prior is not None and not any(state.layout.sharded for state in self.states.values())
+
+    def _alone(self) -> list[HeldTensor]:
+        """States of the tensors that are held entry by entry."""
         in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
-        alone = [float(state.cost()) for state in self.states.values() if id(state) not in in_layers]
-        cost = sum(layer.spent for layer in self.layers.values()) + sum(alone)
+        return [state for state in self.states.values() if id(state) not in in_layers]
+
+    def _widen(self, alone: float) -> bool:
+        """Set the width of all intervals by what the task has cost so far. Returns whether they are narrower now.
+
+        ``alone`` is the cost of the tensors that are held entry by entry.
+        """
+        cost = sum(layer.spent for layer in self.layers.values()) + alone
         width = self.widening.width
         self.widening.set(DRIFT_FACTOR * cost / (self.positions * self.tolerance))
         self.stepped, self.clamped = set(), set()
@@ -160,6 +187,8 @@ class Directions(WatchedTensors[HeldTensor]):
         if self.turnings:
             self.bind_if_changed()
             self.bind_if_moved()
+            for layer in self.layers.values():
+                layer.follow()
 
     def held_by_entry(self) -> dict[str, HeldTensor]:
         self._follow()
@@ -191,12 +220,11 @@ class Directions(WatchedTensors[HeldTensor]):
         ranks call this together.
         """
         self._follow()
-        in_layers = {id(part) for layer in self.layers.values() for part in layer.parts}
-        alone = [state for state in self.states.values() if id(state) not in in_layers]
+        alone = self._alone()
         ranks = current_ranks(any(state.layout.sharded for state in alone))
         layers = self.layers.values() if ranks.leads else ()
         costs: list[Tensor | float] = [layer.spent if clamped else layer.cost() for layer in layers]
-        costs += [state.cost() for state in alone if state.layout.counts_here(ranks)]
+        costs += [state.cost().cpu() for state in alone if state.layout.counts_here(ranks)]
         return float(sum(ranks.gather(float(sum(costs))))) / self.positions
 
     def require_own_weights(self) -> None:
@@ -233,12 +261,12 @@ class Directions(WatchedTensors[HeldTensor]):
                 "them now"
             )
         before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
-        paces = [(layer, layer.pace, layer.since, layer.spent) for layer in self.layers.values()]
+        before_clamp = [(layer, pacing.progress_of(layer)) for layer in self.layers.values()]
         widening = replace(self.widening)
         self.hold_()
         self.cost_inside = self.quadratic_cost(clamped=True)
-        for layer, pace, since, spent in paces:  # as they were, if the end of the task fails; it resets them otherwise
-            layer.pace, layer.since, layer.spent = pace, since, spent
+        for layer, progress in before_clamp:  # if the end of the task fails; it resets them otherwise
+            pacing.set_progress(layer, progress)
         self.widening = widening
         for state in self.states.values():
             state.width = widening.width
@@ -270,7 +298,7 @@ class Directions(WatchedTensors[HeldTensor]):
         for state in self.states.values():
             state.note_seen()
         self._bind_layers({})  # a new task begins at pace 1 and with width 1
-        self.widening, self.stepped, self.clamped = Widening(), set(), set()
+        self.widening, self.stepped, self.clamped, self.unread_steps = Widening(), set(), set(), 0
 
     # saving
 
@@ -284,7 +312,8 @@ class Directions(WatchedTensors[HeldTensor]):
             "prior": self.prior,
             "positions": self.positions,
             "directions": {name: turning.state_dict() for name, turning in self.turnings.items()},
-            "paces": {name: [layer.pace, layer.since, layer.spent] for name, layer in self.layers.items()},
+            **pacing.state_of(self.layers),
+            "unread_steps": self.unread_steps,
             "width": [self.widening.width, self.widening.steps],
             "stepped": sorted(self.stepped),
             "clamped": sorted(self.clamped),
@@ -298,9 +327,8 @@ class Directions(WatchedTensors[HeldTensor]):
         for held in (*self.states.values(), *self.absent.values()):
             held.prior = self.prior
         self._bind_layers({})
-        paces = {new_name(name): pace for name, pace in state["paces"].items()}
-        for name, layer in self.layers.items():
-            layer.pace, layer.since, layer.spent = paces[name]
+        pacing.load_state(self.layers, state, new_name)
+        self.unread_steps = state.get("unread_steps", 0)
         self.widening = Widening(*state["width"])
         self.stepped, self.clamped = ({new_name(n) for n in state[key]} for key in ("stepped", "clamped"))
         for held in self.states.values():

@@ -90,8 +90,8 @@ class HeldTensor(WatchedTensor):
     def cost(self) -> Tensor:
         """Nats a sample that earlier tasks have lost by the change of these entries."""
         if self.centre is None or self.fisher is None:
-            return torch.zeros((), dtype=torch.float64)
-        return 0.5 * (self.fisher.to(self.local) * self.change().square()).sum(dtype=torch.float64).cpu()
+            return torch.zeros((), dtype=torch.float64, device="cpu")
+        return 0.5 * (self.fisher.to(self.local) * self.change().square()).sum(dtype=torch.float64)
 
     @torch.no_grad()
     def after_task(self, fisher: Tensor | None, prior: float) -> Self:

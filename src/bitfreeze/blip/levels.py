@@ -52,11 +52,19 @@ class Levels:
             if name not in held:
                 continue
             weight = rows(self.intervals.states[name].local)
+            if mean.device != weight.device:
+                mean = self._follow(name, weight.device)
             shift = torch.addmv(self.levels[name], weight, mean, beta=-1)
             excess = shift - shift.clamp(-self.radii[name], self.radii[name])
-            if excess.any():
+            if not weight.is_cpu or excess.any():  # on another device a look at the values would wait for it
                 weight.addr_(excess / mean.square().sum(), mean, alpha=-1)
         return bool(held)
+
+    def _follow(self, name: str, device: torch.device) -> Tensor:
+        """Move what is kept of a layer to the device of its weight; returns the mean input."""
+        for held in (self.means, self.levels, self.radii):
+            held[name] = held[name].to(device)
+        return self.means[name]
 
     def measure(self, look: Look, ranks: Ranks) -> Measured:
         layers = self._layers(self.intervals.states)
@@ -69,7 +77,7 @@ class Levels:
         for name, statistic in found.items():
             if not estimate.statistics[layers[name][0].slot.module]:
                 mean = ranks.broadcast_(statistic.mean()[0, :-1].contiguous())
-                before = self.means.get(name, torch.zeros_like(mean))
+                before = self.means.get(name, torch.zeros_like(mean)).to(mean.device)
                 means[name] = before + (mean - before) / (self.tasks + 1)
         return Measured(means)
 

@@ -29,7 +29,8 @@ class TurnedLayer:
     prior: float
     pace: int = 1  # steps between two clamps along all directions
     since: int = 0  # steps since the last of them
-    spent: float = 0.0  # nats a sample that the layer costs, as of that clamp
+    spent: float = 0.0  # nats a sample that the layer costs, as of the last clamp that was read
+    unread: Tensor | None = None  # nats before and after the last clamp, until the host reads them
     radius: Tensor = field(init=False)
     leading: Leading | None = None
 
@@ -41,6 +42,11 @@ class TurnedLayer:
         self.turning = self.turning.to(self.weight.local)
         self.radius = radius_of(self.turning.fisher, self.prior)
         self.leading = None
+
+    def follow(self) -> None:
+        """Bring the coordinates to where the weight is now, if it has moved."""
+        if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
+            self._follow()
 
     @property
     def width(self) -> float:
@@ -79,29 +85,40 @@ class TurnedLayer:
 
     # after a step
 
-    def after_step_(self, most: int, leading: int, leading_every: int) -> None:
-        """Clamp if it is time to: after ``pace`` steps, and along the leading directions in between.
+    def after_step_(self, leading: int, leading_every: int) -> None:
+        """Clamp if it is time to: after ``pace`` steps, and along the leading directions in between."""
+        self.since += 1
+        if self.since >= self.pace:
+            self.unread = self._hold_()
+        elif leading and self.since % leading_every == 0:
+            self.hold_leading_(leading)
+
+    def settle(self, before: float, after: float, most: int) -> None:
+        """Take in the nats before and after the last clamp, which were ``unread``.
 
         The pace follows training. It is halved where a clamp undoes steps that would cost the earlier tasks more than
         this layer's share of the tolerance, and doubled, to at most ``most``, where the clamp undoes little.
         """
-        self.since += 1
-        if self.since >= self.pace:
-            undone = self.hold_()
-            allowed = 0.5 * self.prior * self.width**2 * sum(part.local.numel() for part in self.parts)
-            if undone > allowed:
-                self.pace = max(1, self.pace // 2)
-            elif undone < allowed / 4:
-                self.pace = min(2 * self.pace, most)
-        elif leading and self.since % leading_every == 0:
-            self.hold_leading_(leading)
+        self.spent, self.unread = after, None
+        undone = before - after
+        allowed = 0.5 * self.prior * self.width**2 * sum(part.local.numel() for part in self.parts)
+        if undone > allowed:
+            self.pace = max(1, self.pace // 2)
+        elif undone < allowed / 4:
+            self.pace = min(2 * self.pace, most)
 
-    @torch.no_grad()
     def hold_(self) -> float:
         """Clamp along all directions, and entry by entry what the directions leave out.
 
         Returns the nats a sample that the clamp has given back to the earlier tasks.
         """
+        before, self.spent = self._hold_().tolist()
+        self.unread = None
+        return float(before - self.spent)
+
+    @torch.no_grad()
+    def _hold_(self) -> Tensor:
+        """Clamp; returns the nats a sample before and after it, on the device."""
         self.since = 0
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
@@ -122,8 +139,7 @@ class TurnedLayer:
                     after = after + _cost(fisher, rest)
                 if not _is_known_false(moved):
                     block.write_(_plus_product(rest, block.outputs, held), moved)
-        before, self.spent = torch.stack([before, after]).tolist()  # a device is waited for only here
-        return float(before - self.spent)
+        return torch.stack([before, after])
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:

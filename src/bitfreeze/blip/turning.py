@@ -47,6 +47,11 @@ class Turning:
         packed: dict[str, Any] = {name: tensor.contiguous() for name, tensor in self.tensors().items()}
         return replace(self, **packed)
 
+    def on(self, device: torch.device) -> "Turning":
+        """The same on a device."""
+        moved: dict[str, Any] = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return replace(self, **moved)
+
     @property
     def is_complete(self) -> bool:
         """Whether the directions span all weights, so that nothing is left to hold entry by entry."""

@@ -74,7 +74,9 @@ class WatchedTensor(ABC):
     def follow(self, device: torch.device) -> None:
         """Move the state to the device of the parameter."""
         for name, tensor in self.tensors().items():
-            setattr(self, name, tensor.to(device))
+            if tensor.device != device:
+                setattr(self, name, tensor.to(device))
+                self.forget_caches()
 
     def forget_caches(self) -> None:
         for name in self.CACHES:

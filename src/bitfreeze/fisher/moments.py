@@ -142,8 +142,8 @@ def _strongest(times: Callable[[Tensor], Tensor], like: Tensor, k: int, start: D
     iteration begins with the directions ``start``, which earlier tasks had.
     """
     groups, _, width = like.shape
-    draws = torch.Generator(like.device).manual_seed(0)
-    q = torch.randn(groups, width, k + SPARE, generator=draws, dtype=like.dtype, device=like.device)
+    draws = torch.Generator().manual_seed(0)
+    q = torch.randn(groups, width, k + SPARE, generator=draws, dtype=like.dtype, device="cpu").to(like.device)
     if start is not None:
         q = torch.cat([start[0].to(q), q], -1)[..., : k + SPARE]
     q = torch.linalg.qr(q).Q

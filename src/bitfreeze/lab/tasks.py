@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..likelihoods import Categorical, Likelihood
 from ..model.ranks import Ranks
+from .devices import sent
 
 
 @dataclass(frozen=True)
@@ -39,29 +40,41 @@ class Split:
         y: labels [n].
         mean: a number for each channel, or one for all.
         std: likewise.
+        device: device of the batches. None for that of the images.
     """
 
     x: Tensor
     y: Tensor
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    device: torch.device | None = None
 
     def __len__(self) -> int:
         return len(self.y)
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        mean, std = torch.tensor(self.mean), torch.tensor(self.std)
+        place = self.device or self.x.device
+        mean, std = torch.tensor(self.mean, device=place), torch.tensor(self.std, device=place)
         per_channel = (-1, *(1,) * (self.x.ndim - 2)) if len(self.mean) > 1 else (1,) * (self.x.ndim - 1)
         return (1 / (255 * std)).reshape(per_channel), (-mean / std).reshape(per_channel)
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Normalised images and labels of these rows."""
         scale, shift = self._scale_and_shift
-        # index_select, because x[rows] of bytes takes many times as long
-        x, y = (t[rows] if isinstance(rows, slice) else t.index_select(0, rows) for t in (self.x, self.y))
+        x, y = self.rows(self.x, rows), self.rows(self.y, rows)
         pixels = x.to(torch.float32, copy=True)
         return torch.addcmul(shift, pixels, scale, out=pixels), y  # in place, because large batches are bound by memory
+
+    def rows(self, values: Tensor, rows: Tensor | slice) -> Tensor:
+        """These rows of the images or labels, as they are stored, on the device of the batches."""
+        if isinstance(rows, slice):
+            chosen = values[rows]
+        else:  # index_select, because x[rows] of bytes takes many times as long
+            chosen = values.index_select(0, rows.to(values.device, non_blocking=True))
+        if self.device is None or self.device == values.device:
+            return chosen
+        return sent(chosen, self.device)
 
     def batches(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Normalised images and labels of all samples, ``size`` at a time, in the order in which they are stored."""
@@ -75,6 +88,7 @@ class Split:
 
     def subset(self, rows: Tensor) -> "Split":
         """The split of these rows."""
+        rows = rows.to(self.x.device)
         return replace(self, x=self.x[rows], y=self.y[rows])
 
     @property

@@ -93,8 +93,8 @@ def current_ranks(distributed: bool = True) -> Ranks:
 
 def _reachable(tensor: Tensor) -> Tensor:
     """The tensor on a device that the process group can read: NCCL reads only GPUs."""
-    on_gpu = dist.get_backend() == "nccl" and tensor.device.type != "cuda"
-    return tensor.contiguous() if not on_gpu else tensor.to("cuda", memory_format=torch.contiguous_format)
+    kind = {"nccl": "cuda", "xccl": "xpu"}.get(dist.get_backend(), tensor.device.type)
+    return tensor.contiguous() if tensor.device.type == kind else tensor.to(kind).contiguous()
 
 
 def _put_back(tensor: Tensor, there: Tensor) -> None:

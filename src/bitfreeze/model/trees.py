@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def encode(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """A tree that JSON can hold, and the tensors that it refers to, by path."""
+    """A tree that JSON can hold, and copies on the CPU of the tensors that it refers to, by path."""
     tensors: dict[str, Tensor] = {}
     return _encode(value, "", tensors), tensors
 
@@ -24,7 +24,7 @@ def decode(tree: Any, tensors: dict[str, Tensor]) -> Any:
 
 def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().clone().contiguous()
+        tensors[path] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": path}
     if isinstance(value, dict):
         return {"dict": [[key, _encode(item, f"{path}/{key}", tensors)] for key, item in value.items()]}

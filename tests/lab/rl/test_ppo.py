@@ -84,7 +84,7 @@ def weights(net) -> dict[str, torch.Tensor]:
 def test_rows_of_observations_are_what_was_put_there(shape, kind):
     environments = Walk(3)
     environments.shape, environments.dtype = shape, np.dtype(kind)
-    x = _empty_observations((6, 3), environments)
+    x = _empty_observations((6, 3), environments, torch.device("cpu"))
     values = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (6, 3, *shape)).astype(kind))
     for t in range(6):
         x[t].copy_(values[t])

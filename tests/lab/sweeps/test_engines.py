@@ -93,14 +93,14 @@ def test_a_driver_that_collects_keeps_no_more_checkpoints_than_the_node(tmp_path
         files=SimpleNamespace(remote=keeper.files), keep=SimpleNamespace(remote=keeper.keep)
     )  # an actor, as seen from a task
 
-    def start(command, runs):
+    def start(command, runs, device):
         started.append(SavesSix(Path(runs) / "digits5/ft/seed0"))
         return started[-1]
 
     monkeypatch.setattr("bitfreeze.lab.sweeps.ray_cluster.start", start)
     place = tmp_path / "digits5/ft/seed0"
     for last in (5, 11):
-        run_on_node("bitfreeze run digits5", "digits5/ft/seed0", str(tmp_path / "not shared"), remote)
+        run_on_node("bitfreeze run digits5", "digits5/ft/seed0", str(tmp_path / "not shared"), remote, "cpu")
         assert sorted(path.name for path in (place / "checkpoint").iterdir()) == [f"{last - 1:06d}", f"{last:06d}"]
         assert load_checkpoint(place / "checkpoint") == (last, {"step": last})
     assert started[1].found == (5, {"step": 5})  # taken up by another node

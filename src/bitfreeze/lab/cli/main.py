@@ -57,11 +57,12 @@ def main() -> None:
 def _can_be_mended(error: Exception) -> bool:
     """Whether the error comes from what the user gave or from the machine, and not from a mistake in this code."""
     from ...model.ranks import RankFailed
+    from ..devices import DeviceFull
     from ..runs.folder import RunRefused
     from ..runs.torchrun import RanksLost
     from ..tasks import TrainingDiverged
 
-    return isinstance(error, OSError | ValueError | RunRefused | TrainingDiverged | RanksLost | RankFailed)
+    return isinstance(error, OSError | ValueError | RunRefused | TrainingDiverged | RanksLost | RankFailed | DeviceFull)
 
 
 def _with_notes(sentence: str, error: BaseException) -> str:

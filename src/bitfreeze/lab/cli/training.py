@@ -1,7 +1,6 @@
 """`bitfreeze run` and `bitfreeze sweep`."""
 
 import json
-import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -24,6 +23,9 @@ class Settings:
     """The network; short for network.kind."""
     envs: list[str] | None = None
     """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
+    device: str = "auto"
+    """auto (the accelerator if there is one), cpu, cuda, cuda:1, mps, xla or another of torch. A sweep deals its runs
+    to all GPUs unless one is named."""
 
     def changes(self) -> list[str]:
         """All changes to the preset, short options in full."""
@@ -58,6 +60,7 @@ class Run(Settings):
     """Write to TensorBoard too, below the run's folder."""
 
     def do(self) -> None:
+        from ..devices import find_device
         from ..runs.events import Event
         from ..runs.folder import runs_root
         from ..runs.torchrun import joined_ranks
@@ -65,11 +68,12 @@ class Run(Settings):
 
         config = lab.make_config(self.stream, self.method, self.variant, self.seed, self.changes())
         events: list[Event] = []
-        with joined_ranks() as ranks, show_run() as display:
+        with joined_ranks(find_device(self.device)) as ranks, show_run() as display:
             try:
                 lab.run(
-                    config, threads=self.threads, checkpoint_seconds=self.checkpoint_seconds, keep_bits=self.keep_bits,
-                    tensorboard=self.tensorboard, listeners=[display, events.append], get_data=get_shown,
+                    config, threads=self.threads, device=self.device, checkpoint_seconds=self.checkpoint_seconds,
+                    keep_bits=self.keep_bits, tensorboard=self.tensorboard, listeners=[display, events.append],
+                    get_data=get_shown,
                 )  # fmt: skip
             except KeyboardInterrupt as stop:
                 if ranks.leads:
@@ -84,6 +88,7 @@ class Run(Settings):
         """The given options that are no settings of the run."""
         given = {
             f"--threads {self.threads}": self.threads != Run.threads,
+            f"--device {self.device}": self.device != Run.device,
             f"--checkpoint-seconds {self.checkpoint_seconds}": self.checkpoint_seconds != Run.checkpoint_seconds,
             "--no-keep-bits": not self.keep_bits,
             "--tensorboard": self.tensorboard,
@@ -101,8 +106,8 @@ class Sweep(Settings):
     """0-4, or 0,2,5."""
     grid: list[str] = field(default_factory=list)
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-    """Processes at a time on this machine, each with one thread."""
+    workers: int | None = None
+    """Processes at a time on this machine, each with one thread; by default one a core, or one a GPU."""
     engine: str = "local"
     """Where: local, ray (a cluster) or slurm (through submitit)."""
     address: str = ""
@@ -119,7 +124,7 @@ class Sweep(Settings):
             try:
                 outcomes = lab.sweep(
                     self.stream, self.methods.split(","), parse_seeds(self.seeds), self.changes(),
-                    self.grid, workers=self.workers, engine=self.engine, address=self.address,
+                    self.grid, workers=self.workers, device=self.device, engine=self.engine, address=self.address,
                     engine_options=parse_options(self.engine_options), display=display, get_data=get_shown,
                 )  # fmt: skip
             except KeyboardInterrupt as stop:

@@ -1,6 +1,5 @@
 """Carrying out runs: `make_config`, `run` and `sweep`."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,6 +49,7 @@ def run(
     changes: Iterable[str] = (),
     *,
     threads: int | Literal["auto"] = 1,
+    device: str = "auto",
     checkpoint_seconds: float = 20.0,
     keep_bits: bool = True,
     tensorboard: bool = False,
@@ -69,6 +69,8 @@ def run(
         changes: Changes to the preset, each written `part.name=value`.
         threads: Threads of torch during the run. Other numbers of threads give other last bits. `auto` takes one for
             each idle core where the network is large, and those that a run had where it goes on.
+        device: Device of the run: `auto` for the accelerator if there is one, `cpu`, `cuda`, `cuda:1`, `mps`, `xla` or
+            another of torch. A run that was cut off may go on on another device, with a warning.
         checkpoint_seconds: Seconds between two checkpoints; the next is written at the end of an epoch.
         keep_bits: Whether frozen bits, centres and information gain are kept after each task.
         tensorboard: Whether events are written to TensorBoard too, below the run's folder.
@@ -80,10 +82,11 @@ def run(
         The last event of the run, which holds its result: `acc`, `bwt` and so on.
 
     Raises:
-        ValueError: If the settings make no sense.
+        ValueError: If the settings make no sense, or the device is not there.
         OSError: If data cannot be got, or the run cannot be written.
         RunRefused: If another process works on the run, or it was begun with other settings.
         TrainingDiverged: If the loss is no longer finite.
+        DeviceFull: If the memory of the device is used up. The same call goes on from the last checkpoint.
 
     Example:
         >>> import tempfile
@@ -104,7 +107,7 @@ def run(
     else:
         raise ValueError("run must get a Config alone, or a stream with method, variant, seed and changes; got both")
     written = [TensorBoard(runs_root(root) / config.name / "tensorboard")] if tensorboard else []
-    return start(config, root, [*listeners, *written], checkpoint_seconds, keep_bits, threads, get_data)
+    return start(config, root, [*listeners, *written], checkpoint_seconds, keep_bits, threads, device, get_data)
 
 
 def sweep(
@@ -115,6 +118,7 @@ def sweep(
     grid: Iterable[str] = (),
     *,
     workers: int | None = None,
+    device: str = "auto",
     engine: str = "local",
     address: str = "",
     engine_options: Mapping[str, Any] | None = None,
@@ -133,7 +137,8 @@ def sweep(
         changes: Changes to the preset, for all runs.
         grid: Values to go through, in all combinations: `method.budget=0.03,0.1`, or `method.prior=2x,1x` for multiples
             of the preset's value.
-        workers: Runs at a time on this machine; None for one on each core.
+        workers: Runs at a time on this machine; None for one on each core, or on each GPU.
+        device: Device of the runs, as for `run`. Runs are dealt to all devices of a kind, unless one is named.
         engine: Where runs are carried out: `local`, `ray` or `slurm`.
         address: Address of the Ray cluster, or `local` to try out slurm on this machine.
         engine_options: Options of each Ray task or SLURM job.
@@ -161,6 +166,6 @@ def sweep(
     from ..sweeps.sweep import sweep as carry_out
 
     configs = plan(stream, several(methods), seeds, changes, grid)
-    made = engines[engine](address, workers or os.cpu_count() or 1, engine_options or {}, runs_root(root))
+    made = engines[engine](address, workers, engine_options or {}, runs_root(root), device)
     get_missing_data(stream, get_data)
     return carry_out(configs, made, display or Display())

@@ -78,7 +78,11 @@ class Adversarial(Method):
             for parameter in self.net.of_task(other):
                 parameter.requires_grad_(other == task.index)
         if self.judge is None:
-            self.judge = discriminator(self.latent, self.units, sources=task.index + 2)
+            self.judge = self._new_judge(sources=task.index + 2)
+
+    def _new_judge(self, sources: int) -> nn.Module:
+        device = next(self.net.parameters()).device
+        return discriminator(self.latent, self.units, sources).to(device)
 
     def loss(self, batch: Batch) -> Tensor:
         """CE + adv CE(D(s), task) + orth mean of <s_i, p_j>^2. Each sample goes through its own task's modules."""
@@ -124,7 +128,7 @@ class Adversarial(Method):
         self.learned = state["learned"]
         self.judge = None
         if state["judge"] is not None:
-            self.judge = discriminator(self.latent, self.units, sources=self.learned + 2)
+            self.judge = self._new_judge(sources=self.learned + 2)
             self.judge.load_state_dict(state["judge"])
 
     def extra_bytes(self) -> int:

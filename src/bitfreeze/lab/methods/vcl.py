@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .method import Record
+from .method import Record, adam
 from .registry import register_method
 from .variational import Variational
 
@@ -61,7 +61,7 @@ class VCL(Variational):
         return twin
 
     def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
-        return [Adam(self.trained(task), lr=lr, fused=True)]
+        return [adam(self.trained(task), lr=lr)]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         super().begin_task(task, data)
@@ -71,7 +71,7 @@ class VCL(Variational):
 
     def _pretrain(self, task: Task, data: TaskData) -> None:
         self.net.train()
-        optimizer = Adam([mean for mean, _ in self.net.gaussians(task.index).values()], lr=1e-3, fused=True)
+        optimizer = adam([mean for mean, _ in self.net.gaussians(task.index).values()], lr=1e-3)
         for _ in range(self.pretrain_epochs):
             for rows in torch.split(torch.randperm(len(data.train)), PRETRAIN_BATCH):
                 x, y = data.train.take(rows)

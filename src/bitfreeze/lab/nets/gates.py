@@ -52,7 +52,7 @@ class Gates(nn.Module):
     def used(self, tasks: int) -> Tensor:
         """Largest gate of each unit over the first ``tasks`` tasks, at s = smax."""
         masks = [torch.sigmoid(self.smax * e) for e in self.embeddings[:tasks]]
-        return torch.stack(masks).amax(0) if masks else torch.zeros(sum(self.units))
+        return torch.stack(masks).amax(0) if masks else torch.zeros_like(self.embeddings[0])
 
     def free_shares(self, used: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each parameter and the factor of its gradient, 1 - min(used above, used below), which broadcasts to it."""

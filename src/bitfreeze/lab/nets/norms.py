@@ -30,6 +30,7 @@ class TaskNorm(nn.Module):
         self.register_buffer("means", torch.zeros(rows, channels))
         self.register_buffer("variances", torch.ones(rows, channels))
         self.register_buffer("trained", torch.tensor([-1, -1]))  # first and latest task trained
+        self._read: tuple[Tensor, int, tuple[int, int]] | None = None  # the buffer, its version and what it held
 
     def forward(self, x: Tensor) -> Tensor:
         row = self.task if self.per_task else 0
@@ -37,9 +38,17 @@ class TaskNorm(nn.Module):
         return F.batch_norm(x, self.means[row], self.variances[row], None, None, taken, momentum=0.1, eps=1e-5)
 
     def _are_taken(self) -> bool:
-        first, latest = self.trained.tolist()
+        first, latest = self._first_and_latest()
         if self.task > latest:
             latest = self.task
             first = latest if first < 0 else first
             self.trained.copy_(torch.tensor([first, latest]))
+            self._read = self.trained, self.trained._version, (first, latest)
         return self.task == latest and (self.per_task or self.task == first)
+
+    def _first_and_latest(self) -> tuple[int, int]:
+        """What the buffer holds. It is read only when it has changed, because that waits for the device."""
+        if self._read is None or self._read[0] is not self.trained or self._read[1] != self.trained._version:
+            first, latest = self.trained.tolist()
+            self._read = self.trained, self.trained._version, (first, latest)
+        return self._read[2]

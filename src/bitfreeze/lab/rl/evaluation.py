@@ -38,12 +38,12 @@ def game_scores(spec: GameSpec, choose: Choose, games: int, limit: int, seed: in
 
 def by_policy(method: Method, task: Task, actions: Actions, greedy: bool, seed: int) -> Choose:
     """A player that takes the policy's likeliest action (``greedy``), or draws one."""
-    random = torch.Generator().manual_seed(seed)
+    random, device = torch.Generator().manual_seed(seed), next(method.net.parameters()).device
 
     @torch.no_grad()
     def choose(seen: NDArray[Any]) -> NDArray[Any]:
         with method.passes():
-            outputs = method.logits(torch.from_numpy(seen), task)
+            outputs = method.logits(torch.from_numpy(seen).to(device), task).cpu()
         return (actions.likeliest(outputs) if greedy else actions.draw(outputs, random)).numpy()
 
     return choose

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import Adam
 
-from ..methods import Method
+from ...model.devices import moved
+from ..methods import Method, adam
 from ..nets import ActorCritic
 from ..options import require
 from ..precision import PRECISIONS, Precision, passes_in
@@ -117,17 +117,19 @@ class PPO:
         self.method, self.task, self.environments, self.settings, self.seed = method, task, environments, settings, seed
         self.random = torch.Generator().manual_seed(seed)
         self.done = 0  # number of updates
-        self.states = States.none(environments)
+        self.states = States.none(environments, next(method.net.parameters()).device)
         self.now: np.ndarray | None = None  # observations; None before games have begun
         method.passes = passes_in(settings.precision, next(method.net.parameters()).device)
         method.begin_task(task, TaskData(self.states, self.states, self.states))
         assert isinstance(method.net, ActorCritic)
         self.net = method.net
-        self.optimizer = Adam(method.trained(task), lr=settings.lr, eps=settings.adam_eps, fused=True)
+        self.device = next(method.net.parameters()).device
+        self.optimizer = adam(method.trained(task), lr=settings.lr, eps=settings.adam_eps)
         shape = (settings.rollout, environments.count)
-        self.x = _empty_observations(shape, environments)
-        self.action = environments.actions.empty(*shape)
-        self.log_p, self.value, self.reward, self.alive = (torch.zeros(shape) for _ in range(4))
+        self.x = _empty_observations(shape, environments, self.device)
+        self.action = environments.actions.empty(*shape).to(self.device)
+        self.log_p, self.value = (torch.zeros(shape, device=self.device) for _ in range(2))
+        self.reward, self.alive = (torch.zeros(shape) for _ in range(2))  # on the host, where the games are
 
     def updates(self) -> Iterator[Update]:
         """Train until the task's steps are used up."""
@@ -168,31 +170,33 @@ class PPO:
         for t in range(settings.rollout):
             self.x[t].copy_(torch.from_numpy(self.now))
             outputs, self.value[t] = self._act(self.x[t])
-            self.action[t] = actions.draw(outputs, self.random)
+            action = actions.draw(outputs.cpu(), self.random)  # there the same numbers are drawn for every device
+            self.action[t] = action
             self.log_p[t] = actions.log_prob(outputs, self.action[t])
-            step = self.environments.step(self.action[t].numpy())
+            step = self.environments.step(action.numpy())
             reward = torch.from_numpy(np.sign(step.reward) if settings.clip_rewards else step.reward)
             if step.cut.any():  # the game went on after its time was up: the critic estimates the rest
-                later = self._act(torch.from_numpy(step.last))[1]
-                reward = reward + settings.gamma * later * torch.from_numpy(step.cut)
+                later = self._act(torch.from_numpy(step.last).to(self.device))[1]
+                reward = reward + settings.gamma * later.cpu() * torch.from_numpy(step.cut)
             self.reward[t] = reward
             self.alive[t] = torch.from_numpy(~step.ended)
             self.score += step.reward
             finished += self.score[step.over].tolist()
             self.score[step.over] = 0
             self.now = step.seen
-        after = self._act(torch.from_numpy(self.now))[1]
-        advantage = advantages(self.reward, self.value, after, self.alive, settings.gamma, settings.gae_lambda)
-        return Samples(self.x, self.action, self.log_p, self.value, advantage), finished
+        after = self._act(torch.from_numpy(self.now).to(self.device))[1]
+        value = self.value.cpu()  # many small steps, which a GPU would not take faster
+        advantage = advantages(self.reward, value, after.cpu(), self.alive, settings.gamma, settings.gae_lambda)
+        return Samples(self.x, self.action, self.log_p, self.value, advantage.to(self.device)), finished
 
     def learn(self, samples: Samples) -> tuple[float, float]:
         """Train policy and critic on a rollout. Returns the mean loss and the mean entropy."""
         flat = Samples(*(getattr(samples, name).flatten(0, 1) for name in samples.__dataclass_fields__))
         spread = (flat.advantage - flat.advantage.mean()) / (flat.advantage.std() + 1e-5)
         target = flat.advantage + flat.value
-        total, actions = torch.zeros(2), self.environments.actions
+        total, actions = torch.zeros(2, device=self.device), self.environments.actions
         for _ in range(self.settings.epochs):
-            order = torch.randperm(len(target), generator=self.random)
+            order = torch.randperm(len(target), generator=self.random).to(self.device)
             for rows in order.tensor_split(self.settings.minibatches):
                 part = flat.rows(rows)
                 outputs, value = self._act(part.x)
@@ -231,16 +235,16 @@ class PPO:
         self.done = state["done"]
         self.optimizer.load_state_dict(state["optimizer"])
         self.random.set_state(state["random"])
-        self.states = States(**state["states"])
+        self.states = States(**moved(state["states"], self.device))
 
 
-def _empty_observations(shape: tuple[int, int], environments: Environments) -> Tensor:
+def _empty_observations(shape: tuple[int, int], environments: Environments, device: torch.device) -> Tensor:
     """Room for observations. Pictures have their channels last in memory, else every epoch would move them there."""
     kind = torch.from_numpy(np.zeros(1, environments.dtype)).dtype
     if len(environments.shape) != 3:
-        return torch.zeros(*shape, *environments.shape, dtype=kind)
+        return torch.zeros(*shape, *environments.shape, dtype=kind, device=device)
     channels, height, width = environments.shape
-    return torch.zeros(*shape, height, width, channels, dtype=kind).movedim(-1, 2)
+    return torch.zeros(*shape, height, width, channels, dtype=kind, device=device).movedim(-1, 2)
 
 
 def _rows(x: Tensor, rows: Tensor) -> Tensor:

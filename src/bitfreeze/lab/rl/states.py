@@ -18,10 +18,10 @@ class States(Split):
     std: tuple[float, ...] = ()
 
     @classmethod
-    def none(cls, environments: Environments) -> "States":
+    def none(cls, environments: Environments, device: torch.device) -> "States":
         """No states yet, in the shapes of these environments."""
         seen = torch.from_numpy(np.zeros((0, *environments.shape), environments.dtype))
-        return cls(seen, environments.actions.empty(0))
+        return cls(seen.to(device), environments.actions.empty(0).to(device))
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         return self.x[rows], self.y[rows]

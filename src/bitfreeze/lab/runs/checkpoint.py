@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from ...model import devices
 from ...model.ranks import Ranks
 from ...model.trees import decode, encode
 
@@ -98,9 +98,14 @@ def _numbers(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.glob("[0-9]*") if path.is_dir()) if folder.exists() else []
 
 
-def random_states() -> dict[str, Tensor]:
-    return {"torch": torch.get_rng_state()}
+def random_states(kind: str) -> dict[str, Any]:
+    """Random states of the CPU, and of every device of the kind that a run uses."""
+    states: dict[str, Any] = {"torch": torch.get_rng_state()}
+    return states if kind == "cpu" else {**states, "devices": {kind: devices.random_states(kind)}}
 
 
-def set_random_states(states: dict[str, Tensor]) -> None:
+def set_random_states(states: dict[str, Any]) -> None:
+    """Set saved random states. Those of devices that are not here are left out."""
     torch.set_rng_state(states["torch"])
+    for kind, saved in states.get("devices", {}).items():
+        devices.set_random_states(kind, saved)

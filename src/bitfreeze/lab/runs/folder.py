@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, TypeVar
 from torch import Tensor
 
 from ..data.extras import lab_module
+from ..devices import current_device, described
 from ..streams import streams
 from .config import Config, in_todays_options
 from .events import Event, Finished, parse_line, result_of
@@ -22,6 +23,7 @@ from .kinds import kinds
 from .provenance import environment
 from .values import to_toml
 
+THEN = ", then "  # between the devices of a run that was moved
 E = TypeVar("E", bound=Event)
 Listener = Callable[[Event], None]
 
@@ -76,8 +78,9 @@ class RunFolder:
             return
         old, new = in_todays_options(self.read_config(), config), _settings(config)
         # code is mended and hosts differ: a run whose last bits change is better than hours of work that are lost
-        free = {"bitfreeze": "an earlier version", "cpu": "an unknown kind"}
+        free = {"bitfreeze": "an earlier version", "cpu": "an unknown kind", "device": "cpu"}
         begun, now = ({name: kept["environment"].pop(name, free[name]) for name in free} for kept in (old, new))
+        begun["device"] = _last_device(begun["device"])
         if finished:
             del old["environment"], new["environment"]
         elif begun != now:
@@ -96,6 +99,14 @@ class RunFolder:
         """Write the settings of a new run."""
         if not (self.path / "config.toml").exists():
             write_aside(self.path / "config.toml", to_toml(_settings(config)))
+
+    def note_device(self) -> None:
+        """Note in the settings that a run has moved to another device."""
+        kept, now = self.read_config(), described(current_device())
+        before = kept["environment"].get("device", "cpu")
+        if _last_device(before) != now:
+            kept["environment"]["device"] = f"{before}{THEN}{now}"
+            write_aside(self.path / "config.toml", to_toml(kept))
 
     def event(self, event: E) -> E:
         """Append an event; returns it with its number. Numbers go on from the checkpoint that a run continues at."""
@@ -146,7 +157,8 @@ class RunFolder:
 
         place = self.path / name
         place.mkdir(exist_ok=True)
-        write_aside(place / f"task{task + 1}.safetensors", save({k: v.contiguous() for k, v in tensors.items()}))
+        on_host = {k: v.cpu().contiguous() for k, v in tensors.items()}
+        write_aside(place / f"task{task + 1}.safetensors", save(on_host))
 
     def read_tensors(self, name: str, task: int) -> dict[str, Tensor]:
         from safetensors import SafetensorError
@@ -189,6 +201,9 @@ class Follower(RunFolder):
     def write_config(self, config: Config) -> None:
         pass
 
+    def note_device(self) -> None:
+        pass
+
     def event(self, event: E) -> E:
         self.events_written += 1
         return replace(event, n=self.events_written - 1)
@@ -209,6 +224,11 @@ def _line_end_missing(file: BinaryIO) -> bytes:
         return b""
     file.seek(-1, os.SEEK_END)
     return b"" if file.read(1) == b"\n" else b"\n"
+
+
+def _last_device(devices: str) -> str:
+    """The device that a run was last on."""
+    return devices.rpartition(THEN)[2]
 
 
 def _settings(config: Config) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from ... import __version__
 from ...model.ranks import current_ranks
 from ..data import data_root, datasets
 from ..data.reading import doubts
+from ..devices import current_device, described
 
 SOURCE = Path(__file__).parents[2]
 # folders and files that start runs or look at them
@@ -32,6 +33,7 @@ def environment(
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
+        "device": described(current_device()),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         **{name: found for name in packages if (found := _version(name))},
         **({"precision": precision} if precision != "float32" else {}),

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, TypedDict
 import torch
 from torch import nn
 
+from ...model.devices import moved
 from ...model.ranks import current_ranks
+from ..devices import current_device
 from ..methods import Method, make_method, methods
 from ..nets import build_network
 from ..precision import require_able
@@ -36,17 +38,18 @@ class Run(ABC):
     def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
         self.config, self.folder = config, folder
         self.checkpoint_seconds, self.keep_bits = checkpoint_seconds, keep_bits
-        self.ranks = current_ranks()
+        self.ranks, self.device = current_ranks(), current_device()
         torch.manual_seed(config.seed)
         opened = self._open()
         self.tasks = opened.tasks
         net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
-        require_able(config.precision, next(net.parameters()).device)
+        require_able(config.precision, self.device)
         self.plain_bytes = sum(p.nbytes for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
         if self.ranks.count > 1:
             self._require_data_parallel()
-        self.net: nn.Module = self.method.build(net, self.tasks)
+        # what a method makes beside the network is on the CPU unless it is made from the network's own tensors
+        self.net: nn.Module = self.method.build(net.to(self.device), self.tasks).to(self.device)
         self.matrix: list[list[float]] = []
         self.seconds = 0.0
         self.number = 0  # of the next checkpoint
@@ -140,7 +143,7 @@ class Run(ABC):
                 "own": self._own_state(),
                 "seconds": self._elapsed(),
                 "events": self.folder.events_written,
-                "random": random_states(),
+                "random": random_states(self.device.type),
             },
         )
         self.number += 1
@@ -159,7 +162,8 @@ class Run(ABC):
         self.folder.events_written = state["events"]
         self._recall()
         self.net.load_state_dict(state["net"])
-        self.method.load_state_dict(state["method"])  # after the weights: straight-through state belongs to them
+        own = moved(state["method"], self.device)
+        self.method.load_state_dict(own)  # after the weights: straight-through state belongs to them
         set_random_states(state["random"])
         training: dict[str, Any] | None = state["training"]
         return training

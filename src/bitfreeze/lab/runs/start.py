@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
+import torch
+
 from ...model.ranks import current_ranks
 from .. import data
+from ..devices import find_device, on_device
 from ..streams import streams
 from .checkpoint import seconds_since
 from .config import Config
@@ -26,23 +29,24 @@ def start(
     checkpoint_seconds: float,
     keep_bits: bool,
     threads: Threads,
+    device: str,
     get_data: GetData,
 ) -> Finished:
-    """Get missing data and carry out a run, on every rank that torchrun started.
+    """Get missing data and carry out a run on a device, on every rank that torchrun started.
 
     An error that ends the run has a note about what is kept of it.
     """
     if not checkpoint_seconds >= 0:
         raise ValueError(f"checkpoint_seconds must be 0 or more, got {checkpoint_seconds}")
-    folder = RunFolder(runs_root(root) / config.name)
-    with torch_threads(number_of(threads, config, folder)), joined_ranks() as ranks:
+    folder, found = RunFolder(runs_root(root) / config.name), find_device(device)
+    with torch_threads(number_of(threads, config, folder)), joined_ranks(found) as ranks, on_device(found):
         keep_freed_memory()
         with ranks.together():
             if on_first_of_node():
                 get_missing_data(config.stream, get_data)
         try:
             return run(config, root, listeners, checkpoint_seconds, keep_bits)
-        except KeyboardInterrupt as stop:
+        except (KeyboardInterrupt, torch.OutOfMemoryError) as stop:
             if ranks.leads:
                 stop.add_note(_kept(folder))
             raise
@@ -86,6 +90,7 @@ def run(
         with ranks.together():
             prepared = kind_of(config.stream).run(config, folder, checkpoint_seconds, keep_bits)
             folder.write_config(config)  # only now: nothing is kept of a run that is refused
+            folder.note_device()
         return prepared.finish()
 
 

@@ -6,7 +6,7 @@ from .. import metrics
 from ..options import options_of
 from ..streams import Stream, make_stream
 from ..tasks import Task, TaskData
-from ..training import Epoch, Settings, Training, accuracy
+from ..training import Epoch, Settings, Training, accuracy, placed, placed_data
 from .accuracy_columns import COLUMNS, PREFACE
 from .events import AccuracyResult, EpochDone, Started, TaskTested
 from .kinds import Kind, kinds
@@ -24,7 +24,7 @@ class SupervisedRun(Run):
         return Started(tasks=tasks, learned=len(self.matrix), epochs_cap=self.config.settings.epochs)
 
     def _train(self, task: Task, state: dict[str, Any] | None) -> TaskData:
-        data = self.stream.load(task)
+        data = placed_data(self.stream.load(task))
         current = Training(self.method, self.net, task, data, self.config.settings, self._task_seed(task))
         if state is not None:
             current.load_state_dict(state)
@@ -45,13 +45,13 @@ class SupervisedRun(Run):
     def _test(self, task: Task) -> TaskTested:
         batch = self.config.settings.evaluation_batch
         seen = self.tasks[: task.index + 1]
-        row = [accuracy(self.method, self.net, u, self.stream.load(u).test, batch) for u in seen]
+        row = [accuracy(self.method, self.net, u, placed(self.stream.load(u).test), batch) for u in seen]
         return TaskTested(task=task.index, accuracy=row, report=self.method.report(), **self._sizes())
 
     def _recall(self) -> None:
         if self.method.record.rereads:
             for task in self.tasks[: len(self.matrix)]:
-                self.method.recall(task, self.stream.load(task))
+                self.method.recall(task, placed_data(self.stream.load(task)))
 
     def _result(self) -> AccuracyResult:
         return AccuracyResult(

@@ -10,7 +10,8 @@ from .local import Local
 from .ray_cluster import RayCluster
 from .slurm import Slurm
 
-MakeEngine = Callable[[str, int, Mapping[str, Any], Path], Engine[Any]]  # (address, workers, options, folder of runs)
+# (address, workers, options, folder of runs, device)
+MakeEngine = Callable[[str, int | None, Mapping[str, Any], Path, str], Engine[Any]]
 engines = Registry[MakeEngine]("engine")
 engines.register("local", Local)
 engines.register("ray", RayCluster)

@@ -45,9 +45,9 @@ class Engine(Protocol[Job]):
         """Release the engine. No job is under way any more."""
 
 
-def carry_out(command: str, runs: str) -> Ending:
+def carry_out(command: str, runs: str, device: str) -> Ending:
     """Carry out a run in a process of its own, which ends with this one."""
-    process = start(command, runs)
+    process = start(command, runs, device)
     return ending_of(process, *process.communicate())
 
 
@@ -59,9 +59,9 @@ def ending_of(process: "subprocess.Popen[str]", out: str, err: str) -> Ending:
     return Ending(lines[-1] if lines else f"exit code {process.returncode}")
 
 
-def start(command: str, runs: str) -> "subprocess.Popen[str]":
-    """Start a process that carries out a run below the folder ``runs``."""
-    words = [sys.executable, "-m", "bitfreeze", *shlex.split(command)[1:], "--threads", "1"]
+def start(command: str, runs: str, device: str) -> "subprocess.Popen[str]":
+    """Start a process that carries out a run on a device, below the folder ``runs``."""
+    words = [sys.executable, "-m", "bitfreeze", *shlex.split(command)[1:], "--threads", "1", "--device", device]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "BITFREEZE_RUNS": runs}
     return subprocess.Popen(
         words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_end_with_parent

@@ -1,26 +1,48 @@
 """Runs on this machine, several at a time."""
 
+import os
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import cycle
 from pathlib import Path
+from queue import SimpleQueue
 
+from ..devices import devices_to_deal
 from ..runs.config import Config
 from ..runs.folder import runs_root
 from .engine import Ending, Options, carry_out
 
 
 class Local:
-    """``workers`` runs at a time, below ``root``."""
+    """``workers`` runs at a time, below ``root``, dealt to the devices that ``device`` means.
 
-    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
+    By default as many as there are cores, or on devices other than the CPU one on each.
+    """
+
+    def __init__(
+        self, address: str = "", workers: int | None = None, options: Options = None, root: Path | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         if address or options:
             raise ValueError("the local engine has no address and no options: leave them out, or choose ray or slurm")
-        if workers < 1:
+        if workers is not None and workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
-        self.pool, self.root = ThreadPoolExecutor(workers), runs_root(root)
+        devices = devices_to_deal(device)
+        count = workers or ((os.cpu_count() or 1) if devices == ["cpu"] else len(devices))
+        self.pool, self.root = ThreadPoolExecutor(count), runs_root(root)
+        self.idle: SimpleQueue[str] = SimpleQueue()  # a device for each worker, the least used first
+        for _, name in zip(range(count), cycle(devices), strict=False):
+            self.idle.put(name)
 
     def submit(self, config: Config) -> "Future[Ending]":
-        return self.pool.submit(carry_out, config.command, str(self.root))
+        return self.pool.submit(self._carry_out, config.command)
+
+    def _carry_out(self, command: str) -> Ending:
+        device = self.idle.get()
+        try:
+            return carry_out(command, str(self.root), device)
+        finally:
+            self.idle.put(device)
 
     def wait(self, jobs: "Iterable[Future[Ending]]", seconds: float) -> "list[Future[Ending]]":
         return list(wait(jobs, timeout=seconds, return_when=FIRST_COMPLETED).done)

@@ -4,6 +4,7 @@ Runs are kept below the driver's folder of runs. A node that sees that folder (o
 sends its files to the driver every few seconds. Each node gets data once, by `bitfreeze run` itself.
 """
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -25,9 +26,13 @@ class RayCluster:
     """``address`` is that of a running cluster ("auto" finds the one of this machine); without it, one is started here.
 
     ``options`` are those of a Ray task, such as num_cpus or memory; ``collect``: send files even on a shared disk.
+    Where a GPU is asked for, Ray gives each run one.
     """
 
-    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
+    def __init__(
+        self, address: str = "", workers: int | None = None, options: Options = None, root: Path | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         try:
             import ray
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -37,7 +42,8 @@ class RayCluster:
         collect = chosen.pop("collect", False)
         self.ours = not ray.is_initialized()
         if self.ours:
-            ray.init(address or "local", log_to_driver=False, **({} if address else {"num_cpus": workers}))
+            cores = {} if address else {"num_cpus": workers or os.cpu_count() or 1}
+            ray.init(address or "local", log_to_driver=False, **cores)
         self.root = runs_root(root).resolve()
         self.root.mkdir(parents=True, exist_ok=True)
         self.sign = self.root / f".driver-{uuid4().hex}"  # nodes that see it see the folder
@@ -45,10 +51,12 @@ class RayCluster:
             self.sign.touch()
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self.keeper = ray.remote(Keeper).options(num_cpus=0, scheduling_strategy=here).remote(str(self.root))
-        self.task = ray.remote(**{"num_cpus": 1, "max_retries": RETRIES, **chosen})(run_on_node)
+        self.device = device
+        gpus = {"num_gpus": 1} if device.partition(":")[0] == "cuda" else {}
+        self.task = ray.remote(**{"num_cpus": 1, "max_retries": RETRIES, **gpus, **chosen})(run_on_node)
 
     def submit(self, config: Config) -> Any:
-        return self.task.remote(config.command, config.name, str(self.sign), self.keeper)
+        return self.task.remote(config.command, config.name, str(self.sign), self.keeper, self.device)
 
     def wait(self, jobs: Iterable[Any], seconds: float) -> list[Any]:
         done: list[Any] = self.ray.wait(list(jobs), num_returns=1, timeout=seconds)[0]
@@ -86,17 +94,17 @@ class Keeper:
         remove_old_checkpoints(self.root / name, there)
 
 
-def run_on_node(command: str, name: str, sign: str, keeper: Any) -> Ending:
+def run_on_node(command: str, name: str, sign: str, keeper: Any, device: str) -> Ending:
     """Carry out a run on the node where this is called."""
     if Path(sign).exists():
-        return carry_out(command, str(Path(sign).parent))
+        return carry_out(command, str(Path(sign).parent), device)
     import ray
 
     with tempfile.TemporaryDirectory(prefix="bitfreeze-") as folder:
         place = Path(folder) / name
         sent = ray.get(keeper.files.remote(name))
         write_files(place, sent)
-        process = start(command, folder)
+        process = start(command, folder, device)
         while True:
             try:
                 said = process.communicate(timeout=SEND_SECONDS)

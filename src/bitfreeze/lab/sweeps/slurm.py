@@ -15,10 +15,13 @@ class Slurm:
     """``address`` "local" tries jobs out on this machine, without SLURM.
 
     ``options`` are those of submitit's executor: timeout_min, slurm_partition, mem_gb and so on. All nodes must see the
-    folder of runs.
+    folder of runs. Where a GPU is asked for, each job gets one.
     """
 
-    def __init__(self, address: str = "", workers: int = 1, options: Options = None, root: Path | None = None) -> None:
+    def __init__(
+        self, address: str = "", workers: int | None = None, options: Options = None, root: Path | None = None,
+        device: str = "cpu",
+    ) -> None:  # fmt: skip
         try:
             import submitit
         except ModuleNotFoundError as missing:
@@ -28,10 +31,12 @@ class Slurm:
             self.executor = submitit.AutoExecutor(folder=self.root / ".slurm", cluster=address or "slurm")
         except RuntimeError as error:
             raise ValueError(f"{error}: start this where sbatch is, or use --address local to try it out") from None
-        self.executor.update_parameters(**{"cpus_per_task": 1, "timeout_min": 24 * 60, **(options or {})})
+        self.device = device
+        gpus = {"gpus_per_node": 1} if device.partition(":")[0] == "cuda" else {}
+        self.executor.update_parameters(**{"cpus_per_task": 1, "timeout_min": 24 * 60, **gpus, **(options or {})})
 
     def submit(self, config: Config) -> Any:
-        return self.executor.submit(RunJob(config.command, str(self.root)))
+        return self.executor.submit(RunJob(config.command, str(self.root), self.device))
 
     def wait(self, jobs: Iterable[Any], seconds: float) -> list[Any]:
         end = time.monotonic() + seconds
@@ -60,11 +65,11 @@ class RunJob:
     """The call that a job makes. submitit calls ``checkpoint`` when SLURM is about to end the job, and queues its
     result."""
 
-    def __init__(self, command: str, runs: str) -> None:
-        self.command, self.runs = command, runs
+    def __init__(self, command: str, runs: str, device: str) -> None:
+        self.command, self.runs, self.device = command, runs, device
 
     def __call__(self) -> Ending:
-        return carry_out(self.command, self.runs)
+        return carry_out(self.command, self.runs, self.device)
 
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission

@@ -3,6 +3,9 @@
 from .evaluation import accuracy
 from .loop import Epoch, Training
 from .parallel import share_random_state
+from .placement import placed, placed_data
 from .schedule import Plateau, Settings
 
-__all__ = ["Epoch", "Plateau", "Settings", "Training", "accuracy", "share_random_state"]
+__all__ = [
+    "Epoch", "Plateau", "Settings", "Training", "accuracy", "placed", "placed_data", "share_random_state",
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """Accuracy on a split."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...model.ranks import current_ranks
 from ..methods import Method
@@ -14,9 +14,9 @@ def accuracy(method: Method, net: nn.Module, task: Task, split: Split, batch: in
     net.eval()
     ranks = current_ranks()
     mine = split.share(ranks).batches(batch)
-    right = 0
+    right: int | Tensor = 0
     for x, y in mine:
         with method.passes():
             scores = method.logits(x, task)
-        right += int((scores.argmax(1) == y).sum())
-    return 100 * int(sum(ranks.gather(right))) / len(split)
+        right += (scores.argmax(1) == y).sum()
+    return 100 * int(sum(ranks.gather(int(right)))) / len(split)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...model.ranks import current_ranks
@@ -14,6 +14,8 @@ from ..precision import passes_in
 from ..tasks import Batch, Task, TaskData, require_finite
 from .parallel import share_buffers, share_of, share_random_state, shared_objective
 from .schedule import Plateau, Settings
+
+READ_EVERY = 32  # steps between two looks at the losses on a device other than the CPU
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,30 @@ class Epoch:
     train_loss: float
     valid_loss: float
     lr: float
+
+
+class Losses:
+    """The losses of the steps of an epoch. The host waits for a device when it reads them, so it reads many at once."""
+
+    def __init__(self) -> None:
+        self.known: list[float] = []
+        self.unread: list[Tensor] = []
+
+    def add(self, loss: Tensor) -> None:
+        self.unread.append(loss)
+
+    @property
+    def are_due(self) -> bool:
+        """Whether it is time to read the losses: after each step on a CPU, else after some."""
+        return self.unread[-1].is_cpu or len(self.unread) >= READ_EVERY
+
+    def read(self) -> list[tuple[int, float]]:
+        """The losses that were not read yet, each with the number of its step, from 1."""
+        new: list[float] = torch.stack(self.unread).tolist()
+        first = len(self.known) + 1
+        self.known += new
+        self.unread.clear()
+        return list(enumerate(new, first))
 
 
 class Training:
@@ -64,13 +90,16 @@ class Training:
         self.net.train()
         share_random_state(self.ranks)
         split, size = self.data.train, self.settings.batch
-        total = 0.0
-        for step, rows in enumerate(torch.split(torch.randperm(len(split), generator=self.shuffling), size)):
+        parts = torch.split(torch.randperm(len(split), generator=self.shuffling), size)
+        losses = Losses()
+        for step, rows in enumerate(parts):
             mine, weight = share_of(rows, self.ranks)
             batch = Batch(*split.take(mine), self.task, weight)
-            loss = self.method.train_batch(batch, step * size / len(split), self.optimizers).item()
-            require_finite("the loss", loss, f"{self._place()}, step {step + 1}", self.plateau.lr)
-            total += loss * len(rows)
+            losses.add(self.method.train_batch(batch, step * size / len(split), self.optimizers))
+            if losses.are_due or step + 1 == len(parts):
+                for number, loss in losses.read():
+                    require_finite("the loss", loss, f"{self._place()}, step {number}", self.plateau.lr)
+        total = sum(loss * len(rows) for loss, rows in zip(losses.known, parts, strict=True))
         share_buffers(self.net, self.ranks)
         return sum(self.ranks.gather(total)) / (self.ranks.count * len(split))
 

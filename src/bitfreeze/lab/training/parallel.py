@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...model.ranks import Ranks
+from ..devices import current_device
 from ..methods import Method
 from ..tasks import Batch
 
@@ -47,6 +48,11 @@ def share_buffers(net: nn.Module, ranks: Ranks) -> None:
 
 
 def share_random_state(ranks: Ranks) -> None:
-    """Give all ranks the random state of rank 0, because they may have drawn for parts of different sizes."""
-    if ranks.count > 1:
-        torch.set_rng_state(ranks.broadcast_(torch.get_rng_state()))
+    """Give all ranks the random states of rank 0, because they may have drawn for parts of different sizes."""
+    if ranks.count == 1:
+        return
+    torch.set_rng_state(ranks.broadcast_(torch.get_rng_state()))
+    device = current_device()
+    if device.type != "cpu":
+        module = torch.get_device_module(device)
+        module.set_rng_state(ranks.broadcast_(module.get_rng_state(device)), device)
