@@ -26,11 +26,14 @@ from . import checks
 from .attachment import Attachment, likely_cause, unwrap
 from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
+from .digest import KEY as DIGEST
+from .digest import digest
 from .guards import Guard, Measured
 from .looking import Looker
 from .lookout import Lookout
 from .rules import Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
+from .saved_state import STATE_FORMAT, require_format, require_valid
 
 
 class BLIP:
@@ -355,14 +358,15 @@ class BLIP:
             sharded: keep the state of sharded parameters as DTensors. Default: whole tensors, which load anywhere.
 
         Returns:
-            Tensors and plain scalars, by parameter name. They load under ``weights_only=True``.
+            Tensors and plain scalars, by parameter name, and a digest of all. They load under ``weights_only=True``.
         """
-        return {
-            "format": checks.STATE_FORMAT,
+        state: dict[str, Any] = {
+            "format": STATE_FORMAT,
             "settings": self._settings(),
             "tasks": self.tasks,
             **{key: value for guard in self._guards for key, value in guard.state_dict(sharded).items()},
         }
+        return {**state, DIGEST: digest(state)}
 
     def load_state_dict(
         self, state: Mapping[str, Any], rename: Mapping[str, str] | Callable[[str], str] | None = None
@@ -374,9 +378,10 @@ class BLIP:
             rename: maps saved parameter names to those of this model.
 
         Raises:
-            ValueError: the state is no state of a BLIP, was saved with other settings, or is of another model.
+            ValueError: the state is no state of a BLIP, is damaged, was saved with other settings, or is of another
+                model. This BLIP is then as before the call.
         """
-        checks.require_state(state)
+        require_format(state)
         mine = self._settings()
         # absent from older states, which were all by weight
         older = {"freeze_statistics": self.freeze_statistics, "rounding": "each", "levels": False}
@@ -386,6 +391,7 @@ class BLIP:
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
             raise ValueError(f"the state must have the same settings, got {'; '.join(differences)}; use the same")
+        require_valid(state, self.depth, self.rules)
         new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
         for guard in reversed(self._guards):
             guard.load_state_dict(state, new_names.__getitem__)

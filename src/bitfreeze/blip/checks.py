@@ -1,7 +1,6 @@
 """Checks: settings that make sense, saved states that belong to the model, parameters inside their intervals."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from .rules import Rules, WeightRules, require_rules
 from .tensor_state import TensorState
 from .watched import WatchedTensor
 
-STATE_FORMAT = 1
 MAX_BOUND = 1e6
 
 States = Mapping[str, TensorState]
@@ -47,19 +45,6 @@ def require_settings(
         if value is not None:
             instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
             raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
-
-
-def require_state(state: Any) -> None:
-    keys = ("settings", "prior", "tasks", "tensors", "absent")
-    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT or any(k not in state for k in keys):
-        raise ValueError(
-            "state must be a state dict of a BLIP, got something else; pass what blip.state_dict() returned"
-        )
-    kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
-    for name, saved in state["tensors"].items():
-        there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
-        if "bits" in there and there != kinds:
-            raise ValueError(f"the state of '{name}' is damaged, it holds {there}; use another copy of the state")
 
 
 def renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:

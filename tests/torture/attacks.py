@@ -1,0 +1,66 @@
+"""The registry of attacks, and how their outcomes are counted.
+
+An attack does something bad many times, and says each time what came of it. An outcome that begins with WRONG is one
+that must not be: damage that was believed, bytes that differ, a traceback. Everything else is as it should be.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WRONG = "WRONG"
+
+
+@dataclass
+class Outcomes:
+    """Counts of outcomes, and what led to the wrong ones."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, outcome: str, cause: object = "") -> None:
+        self.counts[outcome] += 1
+        if outcome.startswith(WRONG):
+            self.wrong.append(f"{outcome}: {cause}")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an attack is given: how often, where it may write, and its source of random numbers."""
+
+    rounds: int
+    folder: Path
+    rng: random.Random
+
+
+Act = Callable[[Setting, Outcomes], None]
+
+
+@dataclass(frozen=True)
+class Attack:
+    name: str
+    what: str
+    short: int  # rounds in make test
+    long: int  # rounds in make torture
+    act: Act
+
+    def run(self, rounds: int, folder: Path, seed: int) -> Outcomes:
+        found = Outcomes()
+        folder.mkdir(parents=True)
+        self.act(Setting(rounds, folder, random.Random(f"{self.name} {seed}")), found)
+        return found
+
+
+ATTACKS: dict[str, Attack] = {}
+
+
+def attack(name: str, *, short: int, long: int) -> Callable[[Act], Act]:
+    """Register a function as an attack. The first line of its docstring says what it does."""
+
+    def register(act: Act) -> Act:
+        ATTACKS[name] = Attack(name, (act.__doc__ or "").splitlines()[0], short, long, act)
+        return act
+
+    return register
