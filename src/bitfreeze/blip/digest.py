@@ -80,4 +80,4 @@ def _hash(tensor: Tensor) -> str:
     if is_sharded(tensor):
         return ANYTHING
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return hashlib.sha256(memoryview(flat.view(torch.uint8).numpy())).hexdigest()[:LENGTH]
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()[:LENGTH]

@@ -48,7 +48,7 @@ def require_valid(state: Mapping[str, Any], depth: int, rules: WeightRules | Dir
         ValueError: names the value, what it must be, and what it is.
     """
     along = isinstance(rules, DirectionRules)
-    own = OF_DIRECTIONS if along else (("levels",) if rules.levels else ())
+    own = OF_DIRECTIONS if isinstance(rules, DirectionRules) else ("levels",) if rules.levels else ()
     _require_keys("its keys", state, required=(*COMMON, *own), optional=(KEY,))
     tasks = _whole("'tasks'", state["tasks"])
     if state["prior"] is not None or tasks:

@@ -15,7 +15,8 @@ from bitfreeze.lab.cli.main import main
 from bitfreeze.lab.methods import Method, methods
 from bitfreeze.lab.runs.checkpoint import load_checkpoint
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.folder import RunFolder, RunRefused
+from bitfreeze.lab.runs.errors import RunRefused
+from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.runs.supervised import SupervisedRun
 from bitfreeze.lab.tasks import TrainingDiverged
@@ -67,7 +68,7 @@ def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     )
     assert whole is not None
     assert parts is not None
-    a, b = whole[1]["net"], parts[1]["net"]
+    a, b = whole.state["net"], parts.state["net"]
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -222,7 +223,7 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path, monkeypatch):
             run(config, tmp_path / "diverged", checkpoint_seconds=0)
     found = load_checkpoint(tmp_path / "diverged" / config.name / "checkpoint")
     assert found is not None
-    state = found[1]
+    state = found.state
     assert state["training"] is None  # from between the second task and the third
     assert state["matrix"] == RunFolder(tmp_path / "whole" / config.name).read_matrix()[:2]
     assert all(value.isfinite().all() for value in state["net"].values())

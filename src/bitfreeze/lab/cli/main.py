@@ -57,7 +57,7 @@ def main() -> None:
 def _can_be_mended(error: Exception) -> bool:
     """Whether the error comes from what the user gave or from the machine, and not from a mistake in this code."""
     from ...model.ranks import RankFailed
-    from ..runs.folder import RunRefused
+    from ..runs.errors import RunRefused
     from ..runs.torchrun import RanksLost
     from ..tasks import TrainingDiverged
 

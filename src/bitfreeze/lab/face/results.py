@@ -194,7 +194,8 @@ def report(
     """
     from ..results.report import build_page
     from ..results.stored import find_runs
-    from ..runs.folder import runs_root, write_aside
+    from ..runs.durable import write_aside
+    from ..runs.folder import runs_root
 
     page, file = build_page(find_runs(runs_root(root), several(runs), only, without)), Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)

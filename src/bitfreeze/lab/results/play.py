@@ -15,7 +15,8 @@ from ..methods import make_method
 from ..nets import build_network
 from ..rl import Settings, by_policy, derived_seed, make_games
 from ..runs.config import Config, make_config
-from ..runs.folder import RunDamaged, RunFolder
+from ..runs.errors import RunDamaged
+from ..runs.folder import RunFolder
 
 Picture = NDArray[np.uint8]
 

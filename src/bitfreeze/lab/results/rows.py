@@ -4,6 +4,7 @@ import csv
 import io
 import warnings
 from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,11 @@ def _row(run: StoredRun, columns: Iterable[Column[Any]]) -> Row:
     if not isinstance(ending, Finished):
         raise ValueError("its last event cannot be read" if ending is None else ending.reason)
     ended = EndedRun(run.config, run.tasks, run.last_task, ending)
-    return {name: value for column in columns for name, value in column.values(ended).items()}
+    row = {name: value for column in columns for name, value in column.values(ended).items()}
+    odd = next((name for name, value in row.items() if isinstance(value, float) and not isfinite(value)), None)
+    if odd is not None:
+        raise ValueError(f"{odd} is {row[odd]}")
+    return row
 
 
 def rounded(row: Row) -> Row:
