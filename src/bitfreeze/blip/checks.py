@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from torch import Tensor
 
 from ..bits import MAX_DEPTH
 from ..model.parameters import require_finite
@@ -15,7 +14,10 @@ from .watched import WatchedTensor
 MAX_BOUND = 1e6
 
 States = Mapping[str, TensorState]
-Values = dict[str, tuple[Tensor, Tensor | None]]  # entries and residual of each tensor
+
+
+class SickWeights(ValueError):
+    """Weights were not finite after a step."""
 
 
 class OtherWeights(RuntimeError):
@@ -83,7 +85,7 @@ def require_healthy(states: Mapping[str, WatchedTensor]) -> None:
     for state in states.values():
         require_finite(state.slot)
     if sick:
-        raise ValueError(
+        raise SickWeights(
             f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
             "after a step, which the clamp made finite; restore the last good weights, consolidate again, and look at "
             "the learning rate and the data"
@@ -95,8 +97,8 @@ def require_outside(outside: str) -> None:
         raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
 
 
-def require_inside(states: States, rules: WeightRules, outside: str, likely_cause: str) -> Values:
-    """Refuse or mend parameters outside their intervals. Returns the former values of mended ones."""
+def require_inside(states: States, rules: WeightRules, outside: str, likely_cause: str) -> None:
+    """Refuse or mend parameters outside their intervals."""
     require_outside(outside)
     if rules.centre_rule.may_exclude:
         outside = "mend"
@@ -108,21 +110,8 @@ def require_inside(states: States, rules: WeightRules, outside: str, likely_caus
             f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
             f"{likely_cause}; or pass outside='mend' to clamp them now"
         )
-    before: Values = {}
     for name in beyond:
-        state = states[name]
-        before[name] = state.slot.local.detach().clone(), state.current_residual()
-        state.hold_()
-    return before
-
-
-@torch.no_grad()
-def put_back(states: Mapping[str, WatchedTensor], values: Values) -> None:
-    for name, (value, residual) in values.items():
-        state = states[name]
-        state.slot.local.copy_(value)
-        if isinstance(state, TensorState):
-            state.residual, state.rounded_version = residual, state.slot.local._version
+        states[name].hold_()
 
 
 def require_own_weights(states: States, rules: WeightRules) -> None:
