@@ -82,8 +82,11 @@ def _digest(values: torch.Tensor) -> int:
 def require_healthy(states: Mapping[str, WatchedTensor]) -> None:
     """Refuse parameters that are not finite, or were not after a step since the last task and then clamped."""
     sick = [name for name, state in states.items() if state.take_sickness()]
-    for state in states.values():
-        require_finite(state.slot)
+    try:
+        for state in states.values():
+            require_finite(state.slot)
+    except ValueError as error:
+        raise SickWeights(str(error)) from None
     if sick:
         raise SickWeights(
             f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "

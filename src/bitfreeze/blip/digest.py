@@ -18,7 +18,7 @@ from ..model.shards import is_sharded
 
 KEY = "digest"
 LENGTH = 32  # hexadecimal digits of each hash
-ANYTHING = "-"  # in place of the hash of a sharded tensor, of which a process has only a part
+ANYTHING = "-"  # in place of the hash of a tensor without values here: sharded, or on the meta device
 
 
 def digest(state: Mapping[str, Any]) -> str:
@@ -77,7 +77,7 @@ def _tensors(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def _hash(tensor: Tensor) -> str:
-    if is_sharded(tensor):
+    if is_sharded(tensor) or tensor.is_meta:
         return ANYTHING
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()[:LENGTH]

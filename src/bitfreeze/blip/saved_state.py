@@ -248,7 +248,7 @@ def _require_tensor(
     if shape is not None and value.shape != shape:
         raise Damaged(what, f"of shape {list(shape)}", list(value.shape))
     local = (layout_of(value).local(value) if is_sharded(value) else value).detach()
-    if not local.numel():
+    if not local.numel() or local.is_meta:
         return
     low, high = (float(end) for end in local.aminmax())
     inside = (low >= least if least_allowed else low > least) and high <= most and -inf < low and high < inf

@@ -364,3 +364,23 @@ def test_pictures_that_cannot_be_written_say_what_can(tmp_path, monkeypatch):
 
 def test_settings_of_games_are_listed_with_what_they_mean(type_in):
     assert "--set training.gae_lambda=0.95  (lambda of generalised" in type_in("list", "atari6")
+
+
+def test_a_run_cannot_name_a_module_that_is_imported(tmp_path, monkeypatch):
+    """A run folder may come from anybody: `module:Env-v1` would run code of that module."""
+    config = make_config("control", "ft", changes=SMALL)
+    run(config, tmp_path)
+    folder = RunFolder(tmp_path / config.name)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    saved = folder.read_config()
+    saved["stream_options"]["envs"] = ["evil:CartPole-v1?gravity=1", "CartPole-v1"]
+    monkeypatch.setattr(folder, "read_config", lambda: saved)
+    with pytest.raises(ValueError, match="would run code of that module: add --envs evil:CartPole-v1 if you trust"):
+        play_game(folder, 1, 1, tmp_path / "game.gif")
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(
+        ValueError, match=r"those of another|cannot make"
+    ):  # allowed, so Gymnasium goes as far as it can
+        play_game(folder, 1, 1, tmp_path / "game.gif", allowed=["evil:CartPole-v1"])
+    assert (tmp_path / "ran").exists()

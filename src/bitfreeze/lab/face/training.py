@@ -161,6 +161,8 @@ def sweep(
     from ..sweeps.sweep import sweep as carry_out
 
     configs = plan(stream, several(methods), seeds, changes, grid)
-    made = engines[engine](address, workers or os.cpu_count() or 1, engine_options or {}, runs_root(root))
+    made = engines[engine](
+        address, os.cpu_count() or 1 if workers is None else workers, engine_options or {}, runs_root(root)
+    )
     get_missing_data(stream, get_data)
     return carry_out(configs, made, display or Display())
