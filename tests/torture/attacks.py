@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 WRONG = "WRONG"
 
 
@@ -49,6 +51,7 @@ class Attack:
     def run(self, rounds: int, folder: Path, seed: int) -> Outcomes:
         found = Outcomes()
         folder.mkdir(parents=True)
+        torch.set_num_threads(1)  # forked processes have no other threads
         self.act(Setting(rounds, folder, random.Random(f"{self.name} {seed}")), found)
         return found
 

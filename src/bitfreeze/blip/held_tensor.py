@@ -108,7 +108,7 @@ class HeldTensor(WatchedTensor):
             tasks=self.tasks + 1,
             prior=prior,
             centre=centre,
-            fisher=fisher,
+            fisher=None if fisher is None else fisher.contiguous(),
             radius=None,
             width=1.0,
             seen=None,

@@ -140,12 +140,15 @@ def test_ctrl_c_tells_what_is_kept_and_how_to_continue(tmp_path):
     pytest.importorskip("tensorboard")
     process = start(tmp_path, "run", "digits5", "--no-keep-bits", "--tensorboard", *COMMAND[2:], "training.lr=0.01")
     folder = tmp_path / make_config("digits5", "blip", changes=["training.epochs=20", "training.lr=0.01"]).name
-    while not list(folder.glob("checkpoint/0*")):
-        time.sleep(0.05)
-        assert process.is_alive()
-    os.kill(process.pid, signal.SIGINT)
-    process.join(60)
-    assert process.exitcode == 130
+    try:
+        while not list(folder.glob("checkpoint/0*")):
+            time.sleep(0.05)
+            assert process.is_alive()
+        os.kill(process.pid, signal.SIGINT)
+        process.join(600)
+        assert process.exitcode == 130
+    finally:
+        process.kill()
     text = (tmp_path / "output").read_text()
     assert re.search(r"stopped; kept up to the last checkpoint, \d s ago; to continue: ", text), text
     assert text.endswith(f"to continue: {CHANGED} --checkpoint-seconds 0.0 --no-keep-bits --tensorboard\n")

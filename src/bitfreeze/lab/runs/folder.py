@@ -58,6 +58,10 @@ class RunFolder:
         """
         filelock = lab_module("filelock")
         lock = self.path / "lock"
+        if lock.is_symlink():
+            raise RunRefused(
+                f"{lock} must be a file, got a link, which another file would be locked through: delete it"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             held = filelock.FileLock(lock).acquire(blocking=False)
@@ -67,7 +71,7 @@ class RunFolder:
             with held:
                 yield
         finally:
-            if list(self.path.iterdir()) == [lock]:
+            if self.path.is_dir() and list(self.path.iterdir()) == [lock]:
                 shutil.rmtree(self.path)
                 if not any(self.path.parent.iterdir()):
                     self.path.parent.rmdir()

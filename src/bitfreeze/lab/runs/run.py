@@ -148,6 +148,8 @@ class Run(ABC):
     def _save(self, training: dict[str, Any] | None) -> None:
         if not self.ranks.leads:
             return
+        if not self.folder.path.is_dir():
+            raise RunRefused(f"{self.folder.path} was deleted while the run went on: start it again")
         save_checkpoint(
             self.folder.checkpoints,
             self.number,
