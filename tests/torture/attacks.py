@@ -5,9 +5,12 @@ that must not be: damage that was believed, bytes that differ, a traceback. Ever
 """
 
 import random
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
+from math import inf
 from pathlib import Path
 
 import torch
@@ -35,6 +38,14 @@ class Setting:
     rounds: int
     folder: Path
     rng: random.Random
+    deadline: float = inf  # of time.monotonic(), at which the attack ends early
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def turns(self) -> Iterator[int]:
+        return takewhile(lambda _: not self.is_over, range(self.rounds))
 
 
 Act = Callable[[Setting, Outcomes], None]
@@ -48,11 +59,11 @@ class Attack:
     long: int  # rounds in make torture
     act: Act
 
-    def run(self, rounds: int, folder: Path, seed: int) -> Outcomes:
+    def run(self, rounds: int, folder: Path, seed: int, seconds: float = inf) -> Outcomes:
         found = Outcomes()
         folder.mkdir(parents=True)
         torch.set_num_threads(1)  # forked processes have no other threads
-        self.act(Setting(rounds, folder, random.Random(f"{self.name} {seed}")), found)
+        self.act(Setting(rounds, folder, random.Random(f"{self.name} {seed}"), time.monotonic() + seconds), found)
         return found
 
 

@@ -77,7 +77,7 @@ def flip_state_files(setting: Setting, found: Outcomes) -> None:
         file = io.BytesIO()
         torch.save(state, file)
         files[kind] = state, file.getvalue()
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         kind = setting.rng.choice(list(files))
         state, data = files[kind]
         at, bit = setting.rng.randrange(len(data)), 1 << setting.rng.randrange(8)
@@ -113,7 +113,7 @@ def edit_states(setting: Setting, found: Outcomes) -> None:
     for state in states.values():
         del state["digest"]
     rng = setting.rng
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         kind = rng.choice(list(states))
         state = copy.deepcopy(states[kind])
         path = rng.choice([path for path in places(state) if path[0] != "settings"])

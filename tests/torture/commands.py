@@ -85,7 +85,7 @@ def command_line(setting: Setting) -> list[str]:
 def type_in(setting: Setting, found: Outcomes) -> None:
     """a command line with odd words, numbers and settings"""
     said = setting.folder / "said"
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         words = command_line(setting)
 
         def act(typed: list[str] = words) -> None:

@@ -54,6 +54,8 @@ def flip_run_files(setting: Setting, found: Outcomes) -> None:
             f for f in sorted(place.rglob("*")) if f.is_file() and "checkpoint" not in f.parts and f.stat().st_size
         ]
         for file, at in chosen_bytes(files, setting.rounds // len(configs), rng):
+            if setting.is_over:
+                break
             data = file.read_bytes()
             file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
             try:
@@ -94,6 +96,8 @@ def flip_checkpoints(setting: Setting, found: Outcomes) -> None:
     assert whole is not None
     files = sorted(newest.iterdir())
     for file, at in chosen_bytes(files, setting.rounds, rng):
+        if setting.is_over:
+            break
         data = file.read_bytes()
         file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
         with warnings.catch_warnings(record=True) as said:
@@ -109,7 +113,7 @@ def lose_events(setting: Setting, found: Outcomes) -> None:
     """the tail of events.jsonl lost, or a byte of it changed, in a run that is then resumed"""
     truths, rng = Truths(setting.folder), setting.rng
     configs = [small("blip"), small("ft"), strict()]
-    for number in range(setting.rounds):
+    for number in setting.turns():
         config, root = configs[number % len(configs)], setting.folder / "lost"
         place = truths.copy(config, root)
         file = place / "events.jsonl"
@@ -169,7 +173,7 @@ def fuzz_readers(setting: Setting, found: Outcomes) -> None:
     table.write_text(to_csv(finished_rows(folder / "fuzzed", config.stream)))
     cases.append((table, lambda file: from_csv(file.read_text())))
     cases += made_files(folder)
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         file, read = rng.choice(cases)
         data = file.read_bytes()
         file.write_bytes(mutated(data, rng))

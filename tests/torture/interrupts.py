@@ -142,6 +142,8 @@ def stop_everywhere(setting: Setting, found: Outcomes, opcodes: bool) -> None:
         rounds = setting.rounds // len(chosen) + (case < setting.rounds % len(chosen))
         places = setting.rng.sample(passed, rounds) if rounds < len(passed) else passed
         for file, at, times in places:
+            if setting.is_over:
+                break
             pair = copy.deepcopy(base)
             torch.manual_seed(7)
             expected = {**before, "parameters": picture(*pair)["parameters"]}
@@ -179,7 +181,7 @@ def estimate_in_threads(setting: Setting, found: Outcomes) -> None:
     model = Mixed().train()
     batches = [make_task(seed) for seed in range(6)]
     alone = diagonal_fisher(model, batches, labels="exact")
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         results: list[Any] = []
 
         def work(into: list[Any] = results) -> None:

@@ -41,7 +41,7 @@ def kill_at_operations(setting: Setting, found: Outcomes) -> None:
     configs = every_small()
     rng.shuffle(configs)
     operations: dict[str, int] = {}
-    for number in range(setting.rounds):
+    for number in setting.turns():
         config = configs[number % min(len(configs), max(2, setting.rounds // 4))]
         if config.command not in operations:
             operations[config.command] = operations_of(config, setting.folder / "counted", said)
@@ -75,7 +75,7 @@ def cut_the_power(setting: Setting, found: Outcomes) -> None:
     truths, said, rng = Truths(setting.folder), setting.folder / "said", setting.rng
     configs = [config for config in every_small() if config.method in ("ft", "blip", "er", "ewc")]
     operations: dict[str, int] = {}
-    for _ in range(setting.rounds):
+    for _ in setting.turns():
         config = rng.choice(configs[: max(1, setting.rounds // 3)])
         if config.command not in operations:
             operations[config.command] = operations_of(config, setting.folder / "counted", said)
@@ -142,7 +142,7 @@ def two_on_one_folder(setting: Setting, found: Outcomes) -> None:
     """two processes on one run, with locks that do not hold between them, as on some shared file systems"""
     truths, rng = Truths(setting.folder), setting.rng
     configs = [config for config in every_small() if config.method in ("ft", "blip") and config.stream == "digits5"]
-    for number in range(setting.rounds):
+    for number in setting.turns():
         config, root = configs[number % len(configs)], setting.folder / "shared"
         truths.of(config)
         shutil.rmtree(root, ignore_errors=True)

@@ -76,7 +76,14 @@ def to_csv(rows: list[Row]) -> str:
 
 def from_csv(text: str) -> list[Row]:
     """The rows that ``to_csv`` wrote; an empty cell is None."""
-    return [{name: _value(name, cell) for name, cell in line.items()} for line in csv.DictReader(io.StringIO(text))]
+    try:
+        lines = list(csv.DictReader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ValueError(f"the table must be CSV, got what is not ({error})") from None
+    for number, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            raise ValueError(f"line {number} of the table must have a cell for each column, got more or fewer")
+    return [{name: _value(name, cell) for name, cell in line.items()} for line in lines]
 
 
 def _value(name: str, cell: str) -> str | int | float | None:
