@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check bench results docs clean
+.PHONY: demo test test-all torture check bench results docs clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -13,6 +13,10 @@ test: check
 # the same, and the plug-ins inside Avalanche, Lightning, Transformers and Stable-Baselines3, and sweeps on Ray and SLURM
 test-all: check .venv-all/ready
 	.venv-all/bin/python -m pytest -n 2
+
+# hours of attacks; TORTURE="kills flips --minutes 5" for some of them, "--help" for all options
+torture: .venv/ready
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m torture $(TORTURE)
 
 check: .venv/ready
 	$(BIN)/ruff check .

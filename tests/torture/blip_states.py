@@ -69,7 +69,7 @@ def try_to_load(kind: str, state: Any, original: Any, cause: object, found: Outc
         found.note("without effect" if same(state, original) else f"{WRONG}, believed", f"{kind} {cause}")
 
 
-@attack("state-flips", short=300, long=20_000)
+@attack("state-flips", short=120, long=20_000)
 def flip_state_files(setting: Setting, found: Outcomes) -> None:
     """a bit flipped anywhere in the file of a BLIP state, loaded with weights_only=True"""
     files = {}
@@ -106,7 +106,7 @@ def at(state: Any, path: tuple[Any, ...]) -> Any:
     return state
 
 
-@attack("state-edits", short=300, long=20_000)
+@attack("state-edits", short=200, long=20_000)
 def edit_states(setting: Setting, found: Outcomes) -> None:
     """a value of a BLIP state without a digest replaced, removed, or an entry of a tensor set to what cannot be"""
     states = saved_states()

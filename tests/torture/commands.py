@@ -81,7 +81,7 @@ def command_line(setting: Setting) -> list[str]:
     return [word for word in words if "\x00" not in word]
 
 
-@attack("commands", short=25, long=2_000)
+@attack("commands", short=15, long=2_000)
 def type_in(setting: Setting, found: Outcomes) -> None:
     """a command line with odd words, numbers and settings"""
     said = setting.folder / "said"

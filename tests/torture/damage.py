@@ -39,7 +39,7 @@ def seen(config: Config, root: Path) -> tuple[Any, list[str]]:
     return view, [str(each.message) for each in said]
 
 
-@attack("flips", short=150, long=20_000)
+@attack("flips", short=80, long=20_000)
 def flip_run_files(setting: Setting, found: Outcomes) -> None:
     """a byte changed in a file of a finished run (settings, events, matrix, bits), looked at by table and show"""
     truths, root, rng = Truths(setting.folder), setting.folder / "flipped", setting.rng
@@ -86,7 +86,7 @@ def chosen_bytes(files: list[Path], count: int, rng: random.Random) -> list[tupl
     return [(file, rng.randrange(file.stat().st_size)) for file in (rng.choice(files) for _ in range(count))]
 
 
-@attack("checkpoint-flips", short=60, long=3_000)
+@attack("checkpoint-flips", short=30, long=3_000)
 def flip_checkpoints(setting: Setting, found: Outcomes) -> None:
     """a byte changed in a file of the newest checkpoint, which is then read"""
     truths, rng, config = Truths(setting.folder), setting.rng, small("blip")
@@ -157,7 +157,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return bytes(changed)
 
 
-@attack("readers", short=120, long=20_000)
+@attack("readers", short=100, long=20_000)
 def fuzz_readers(setting: Setting, found: Outcomes) -> None:
     """mutations of real files given to the readers of runs, checkpoints, CSV, IDX, pickles and archives"""
     truths, rng, folder = Truths(setting.folder), setting.rng, setting.folder

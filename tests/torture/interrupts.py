@@ -162,19 +162,19 @@ def stop_everywhere(setting: Setting, found: Outcomes, opcodes: bool) -> None:
     gc.collect()
 
 
-@attack("interrupts", short=120, long=20_000)
+@attack("interrupts", short=80, long=20_000)
 def stop_at_lines(setting: Setting, found: Outcomes) -> None:
     """Ctrl-C at a line of the library inside consolidate, for all guards"""
     stop_everywhere(setting, found, opcodes=False)
 
 
-@attack("interrupts-opcodes", short=40, long=5_000)
+@attack("interrupts-opcodes", short=20, long=5_000)
 def stop_at_opcodes(setting: Setting, found: Outcomes) -> None:
     """the same between two instructions of Python"""
     stop_everywhere(setting, found, opcodes=True)
 
 
-@attack("threads", short=4, long=200)
+@attack("threads", short=2, long=200)
 def estimate_in_threads(setting: Setting, found: Outcomes) -> None:
     """two Fisher estimates on one model at once, in two threads"""
     warnings.simplefilter("ignore")

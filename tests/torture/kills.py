@@ -34,7 +34,7 @@ def compare(config: Config, root: Path, truths: Truths, said: Path, found: Outco
     found.note("same bytes" if not unlike else f"{WRONG} bytes", f"{cause}: {unlike}")
 
 
-@attack("kills", short=8, long=1000)
+@attack("kills", short=4, long=1000)
 def kill_at_operations(setting: Setting, found: Outcomes) -> None:
     """a run killed at a file operation or within a write, up to three times, over all methods and streams"""
     truths, said, rng = Truths(setting.folder), setting.folder / "said", setting.rng
@@ -69,7 +69,7 @@ def killed_at(config: Config, root: Path, place: int, rng: random.Random) -> Non
 # a power cut
 
 
-@attack("power-cuts", short=6, long=500)
+@attack("power-cuts", short=3, long=500)
 def cut_the_power(setting: Setting, found: Outcomes) -> None:
     """a run cut off at a file operation; what was not synced is lost, cut short, zero or reordered"""
     truths, said, rng = Truths(setting.folder), setting.folder / "said", setting.rng
