@@ -7,7 +7,7 @@ TORCH_VERSIONS := 2.6.0 2.9.1 2.13.0 2.15.0
 LIBRARY_TESTS := tests/blip tests/fisher tests/model tests/test_*.py
 CHEAP_LAB_TESTS := tests/lab/runs/test_checkpoint.py tests/lab/training tests/lab/test_devices.py
 
-.PHONY: demo test test-all test-versions test-device check bench results docs clean
+.PHONY: demo test test-all test-versions test-device torture check bench results docs clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -29,6 +29,9 @@ test-versions: $(TORCH_VERSIONS:%=.venv-torch-%/ready)
 DEVICE ?= standin
 test-device: .venv/ready
 	BITFREEZE_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/devices
+# hours of attacks; TORTURE="kills flips --minutes 5" for some of them, "--help" for all options
+torture: .venv/ready
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m torture $(TORTURE)
 
 check: .venv/ready
 	$(BIN)/ruff check .

@@ -37,7 +37,7 @@ def network_of(run: StoredRun, stream: Stream) -> SharedPrivate:
     saved = load_checkpoint(run.folder.checkpoints)
     if not isinstance(built, SharedPrivate) or saved is None:
         raise SystemExit(f"{run.folder.path} is no run of ACL with a checkpoint")
-    built.load_state_dict(saved[1]["net"])
+    built.load_state_dict(saved.state["net"])
     return built.eval()
 
 

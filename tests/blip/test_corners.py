@@ -232,7 +232,7 @@ def test_damaged_states_are_refused() -> None:
     _, blip = protected()
     state = blip.state_dict()
     del state["tensors"]["backbone.0.weight"]["fisher"]
-    with pytest.raises(ValueError, match=r"state of 'backbone\.0\.weight' is damaged"):
+    with pytest.raises(ValueError, match=r"damaged: 'backbone\.0\.weight' must be as after 1 tasks, got no 'fisher'"):
         blip.load_state_dict(state)
     with pytest.raises(ValueError, match="must be a state dict of a BLIP"):
         blip.load_state_dict({"format": 1})

@@ -279,8 +279,8 @@ def plugin(device, monkeypatch) -> None:
 def test_a_sweep_deals_its_runs_to_all_devices(device, tmp_path, monkeypatch) -> None:
     from bitfreeze.lab.sweeps import local
 
-    used, carry_out = [], local.carry_out
-    monkeypatch.setattr(local, "carry_out", lambda *args: (used.append(args[2]), carry_out(*args))[1])
+    used, start = [], local.start
+    monkeypatch.setattr(local, "start", lambda *args: (used.append(args[2]), start(*args))[1])
     outcomes = lab.sweep("digits5", ["ft"], seeds=range(2), changes=SMALL, device=device.type, root=tmp_path)
     assert [outcome.error for outcome in outcomes] == [""] * 2
     assert set(used) == {f"{device.type}:0", f"{device.type}:1"}

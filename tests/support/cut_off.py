@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -31,9 +32,15 @@ def cut_after(count: int, name: str):
     return look
 
 
+def hear_ctrl_c() -> None:
+    """Let a process that is being started hear SIGINT, also where the tests were started to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def _bitfreeze(root: str, output: str, arguments: list[str]) -> None:
     from bitfreeze.lab.cli.main import main
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may have been started to ignore it
     os.environ["BITFREEZE_RUNS"] = root
     sys.argv = ["bitfreeze", *arguments]
     sys.stdout = sys.stderr = Path(output).open("w")  # noqa: SIM115 - until the process ends
@@ -50,8 +57,11 @@ def start(root: Path, *arguments: str) -> BaseProcess:
 
 def complete(root: Path, *arguments: str) -> None:
     process = start(root, *arguments)
-    process.join(200)
-    assert process.exitcode == 0, (root / "output").read_text()
+    try:
+        process.join()
+        assert process.exitcode == 0, (root / "output").read_text()
+    finally:
+        process.kill()
 
 
 def kill_at_random(root: Path, run: str, arguments: list[str], times: int, whole: RunFolder) -> None:
@@ -59,11 +69,13 @@ def kill_at_random(root: Path, run: str, arguments: list[str], times: int, whole
     folder, moments = RunFolder(root / run), random.Random(0)
     stretch = max(1, len(whole.events()) // (2 * times))
     for _ in range(times):
-        wanted, deadline = len(folder.events()) + moments.randint(1, stretch), time.monotonic() + 60
+        wanted, deadline = len(folder.events()) + moments.randint(1, stretch), time.monotonic() + 600
         process = start(root, *arguments)
-        while len(folder.events()) < wanted and process.is_alive() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(moments.random() * 0.03)  # an event is written between two pieces of work: not there only
-        process.kill()
-        process.join()
+        try:
+            while len(folder.events()) < wanted and process.is_alive() and time.monotonic() < deadline:
+                time.sleep(0.005)
+            time.sleep(moments.random() * 0.03)  # an event is written between two pieces of work: not there only
+        finally:
+            process.kill()
+            process.join()
     assert folder.result() is None, "it was to be killed, and has ended"

@@ -11,7 +11,7 @@ from bitfreeze.lab.methods import make_method, methods
 from bitfreeze.lab.nets import MultiHead
 from bitfreeze.lab.nets.norms import TaskNorm
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.folder import RunRefused
+from bitfreeze.lab.runs.errors import RunRefused
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.streams import make_stream
 from bitfreeze.lab.training import Settings, Training

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._messages import warn_caller
+from .._undo import LAST, ONE_AT_A_TIME
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.autocast import without_autocast
@@ -26,11 +27,15 @@ from . import checks
 from .attachment import Attachment, likely_cause, unwrap
 from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
+from .digest import KEY as DIGEST
+from .digest import digest
 from .guards import Guard, Measured
 from .looking import Looker
 from .lookout import Lookout
+from .memento import Memento
 from .rules import Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, with_running_statistics
+from .saved_state import STATE_FORMAT, require_format, require_valid
 
 
 class BLIP:
@@ -225,37 +230,35 @@ class BLIP:
             A report: bits frozen in each tensor, room left, how the Fisher was found. Print it.
 
         Raises:
-            ValueError: data, weights or gradients cannot be measured. Model and state are then as before the call.
+            ValueError: data, weights or gradients cannot be measured. Model and state are then as before the call,
+                as after any other error and after Ctrl-C.
             RuntimeError: a parameter lies outside its interval, and ``outside`` is ``"raise"``.
         """
         started, ranks = time.perf_counter(), current_ranks(distributed)
         tensors = self._tensors
-        before, mended = (tensors.states, tensors.absent), {}
         look = Looker(
             self.model, data, forward, passes=sum(guard.passes for guard in self._guards), samples=samples,
             temperature=getattr(self.rules, "temperature", 1.0),
             watch=self.watch, labels=labels, targets=targets, generator=generator, memory_bytes=memory_bytes,
             progress=progress, distributed=distributed,
         )  # fmt: skip
-        try:
+        before = Memento(self, tensors.moves_weights(outside), self._with_statistics())
+        with ONE_AT_A_TIME, before, before, LAST:
             with ranks.together():
                 self._bind()
                 changed = self._has_changed()  # before a clamp writes to the weights
                 checks.require_healthy(tensors.states)
                 trained = any(attachment.active and attachment.steps for attachment in self._attachments)
-                mended = tensors.require_inside(outside, trained, likely_cause(self._attachments))
+                tensors.require_inside(outside, trained, likely_cause(self._attachments))
             checks.require_equal_on(ranks, tensors.states.values())
             drift = tensors.drift_inside()
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
-        except BaseException:
-            checks.put_back(tensors.states, mended)
-            tensors.states, tensors.absent = before
-            raise
-        for guard, found in measured:
-            guard.commit(found)
-        self._end_task()
+            for guard, found in measured:
+                guard.commit(found)
+            self._end_task()
+            before.done = True
         result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
         warn_of_exhaustion(result)
         warn_of_no_edge(result, changed)
@@ -355,14 +358,15 @@ class BLIP:
             sharded: keep the state of sharded parameters as DTensors. Default: whole tensors, which load anywhere.
 
         Returns:
-            Tensors and plain scalars, by parameter name. They load under ``weights_only=True``.
+            Tensors and plain scalars, by parameter name, and a digest of all. They load under ``weights_only=True``.
         """
-        return {
-            "format": checks.STATE_FORMAT,
+        state: dict[str, Any] = {
+            "format": STATE_FORMAT,
             "settings": self._settings(),
             "tasks": self.tasks,
             **{key: value for guard in self._guards for key, value in guard.state_dict(sharded).items()},
         }
+        return {**state, DIGEST: digest(state)}
 
     def load_state_dict(
         self, state: Mapping[str, Any], rename: Mapping[str, str] | Callable[[str], str] | None = None
@@ -374,9 +378,10 @@ class BLIP:
             rename: maps saved parameter names to those of this model.
 
         Raises:
-            ValueError: the state is no state of a BLIP, was saved with other settings, or is of another model.
+            ValueError: the state is no state of a BLIP, is damaged, was saved with other settings, or is of another
+                model. This BLIP is then as before the call.
         """
-        checks.require_state(state)
+        require_format(state)
         mine = self._settings()
         # absent from older states, which were all by weight
         older = {"freeze_statistics": self.freeze_statistics, "rounding": "each", "levels": False}
@@ -386,13 +391,17 @@ class BLIP:
         differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
         if differences:
             raise ValueError(f"the state must have the same settings, got {'; '.join(differences)}; use the same")
+        require_valid(state, self.depth, self.rules)
         new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
-        for guard in reversed(self._guards):
-            guard.load_state_dict(state, new_names.__getitem__)
-        self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False
+        before = Memento(self, False, self._with_statistics())
+        with ONE_AT_A_TIME, before, before, LAST:
+            for guard in reversed(self._guards):
+                guard.load_state_dict(state, new_names.__getitem__)
+            self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False
+            self._hold_statistics()
+            before.done = True
         self._warn_of_unknown(new_names.values())
         self._look_out()
-        self._hold_statistics()
 
     def _warn_of_restored(self) -> None:
         try:

@@ -1,10 +1,8 @@
 """Checks: settings that make sense, saved states that belong to the model, parameters inside their intervals."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..bits import MAX_DEPTH
 from ..model.parameters import require_finite
@@ -13,11 +11,13 @@ from .rules import Rules, WeightRules, require_rules
 from .tensor_state import TensorState
 from .watched import WatchedTensor
 
-STATE_FORMAT = 1
 MAX_BOUND = 1e6
 
 States = Mapping[str, TensorState]
-Values = dict[str, tuple[Tensor, Tensor | None]]  # entries and residual of each tensor
+
+
+class SickWeights(ValueError):
+    """Weights were not finite after a step."""
 
 
 class OtherWeights(RuntimeError):
@@ -47,19 +47,6 @@ def require_settings(
         if value is not None:
             instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
             raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
-
-
-def require_state(state: Any) -> None:
-    keys = ("settings", "prior", "tasks", "tensors", "absent")
-    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT or any(k not in state for k in keys):
-        raise ValueError(
-            "state must be a state dict of a BLIP, got something else; pass what blip.state_dict() returned"
-        )
-    kinds = {"bits": torch.uint8, "centre": torch.int32, "fisher": torch.float32}
-    for name, saved in state["tensors"].items():
-        there = {kind: saved[kind].dtype for kind in kinds if kind in saved}
-        if "bits" in there and there != kinds:
-            raise ValueError(f"the state of '{name}' is damaged, it holds {there}; use another copy of the state")
 
 
 def renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:
@@ -95,10 +82,13 @@ def _digest(values: torch.Tensor) -> int:
 def require_healthy(states: Mapping[str, WatchedTensor]) -> None:
     """Refuse parameters that are not finite, or were not after a step since the last task and then clamped."""
     sick = [name for name, state in states.items() if state.take_sickness()]
-    for state in states.values():
-        require_finite(state.slot)
+    try:
+        for state in states.values():
+            require_finite(state.slot)
+    except ValueError as error:
+        raise SickWeights(str(error)) from None
     if sick:
-        raise ValueError(
+        raise SickWeights(
             f"'{sick[0]}'{f' and {len(sick) - 1} more' if len(sick) > 1 else ''} has had NaN or infinite entries "
             "after a step, which the clamp made finite; restore the last good weights, consolidate again, and look at "
             "the learning rate and the data"
@@ -110,8 +100,8 @@ def require_outside(outside: str) -> None:
         raise ValueError(f"outside must be 'raise' or 'mend', got {outside!r}")
 
 
-def require_inside(states: States, rules: WeightRules, outside: str, likely_cause: str) -> Values:
-    """Refuse or mend parameters outside their intervals. Returns the former values of mended ones."""
+def require_inside(states: States, rules: WeightRules, outside: str, likely_cause: str) -> None:
+    """Refuse or mend parameters outside their intervals."""
     require_outside(outside)
     if rules.centre_rule.may_exclude:
         outside = "mend"
@@ -123,21 +113,8 @@ def require_inside(states: States, rules: WeightRules, outside: str, likely_caus
             f"{found[name][0]} entries of '{name}' lie outside their interval, by up to {beyond[name]:.3g}: "
             f"{likely_cause}; or pass outside='mend' to clamp them now"
         )
-    before: Values = {}
     for name in beyond:
-        state = states[name]
-        before[name] = state.slot.local.detach().clone(), state.current_residual()
-        state.hold_()
-    return before
-
-
-@torch.no_grad()
-def put_back(states: Mapping[str, WatchedTensor], values: Values) -> None:
-    for name, (value, residual) in values.items():
-        state = states[name]
-        state.slot.local.copy_(value)
-        if isinstance(state, TensorState):
-            state.residual, state.rounded_version = residual, state.slot.local._version
+        states[name].hold_()
 
 
 def require_own_weights(states: States, rules: WeightRules) -> None:

@@ -6,7 +6,7 @@ costs the earlier tasks F_0 / 2 nats a sample. F_0 follows from the tolerance: a
 F_0 K / 2, times a measured factor. While a task stays below its tolerance, intervals widen (widening.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -240,8 +240,14 @@ class Directions(WatchedTensors[HeldTensor]):
                 "or call blip.clamp_() to move them back"
             )
 
-    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
-        """Move weights into their intervals. Returns their former values.
+    def moves_weights(self, outside: str) -> bool:
+        return self.prior is not None
+
+    def parts(self) -> Iterable[Any]:
+        return (*self.layers.values(), self.widening)
+
+    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> None:
+        """Move weights into their intervals.
 
         Between two clamps along all directions, training may leave the intervals. Weights that were not trained, or
         were edited after the last step, and cost more than all coordinates at their edges would, are refused, unless
@@ -250,7 +256,7 @@ class Directions(WatchedTensors[HeldTensor]):
         checks.require_outside(outside)
         self.cost_inside = 0.0
         if self.prior is None:
-            return {}
+            return
         edited = any(state.was_edited for state in self.states.values())
         doubtful = edited or not trained or any(state.layout.sharded for state in self.states.values())
         lost = self.drift() if outside == "raise" and doubtful else 0.0
@@ -260,17 +266,15 @@ class Directions(WatchedTensors[HeldTensor]):
                 f"nats, far above the tolerance of {self.tolerance:g}: {likely_cause}; or pass outside='mend' to clamp "
                 "them now"
             )
-        before: checks.Values = {name: (state.local.detach().clone(), None) for name, state in self.states.items()}
         before_clamp = [(layer, pacing.progress_of(layer)) for layer in self.layers.values()]
         widening = replace(self.widening)
         self.hold_()
         self.cost_inside = self.quadratic_cost(clamped=True)
-        for layer, progress in before_clamp:  # if the end of the task fails; it resets them otherwise
+        for layer, progress in before_clamp:  # because the edges of this task are counted with it
             pacing.set_progress(layer, progress)
         self.widening = widening
         for state in self.states.values():
             state.width = widening.width
-        return before
 
     # the end of a task
 
@@ -328,7 +332,7 @@ class Directions(WatchedTensors[HeldTensor]):
             held.prior = self.prior
         self._bind_layers({})
         pacing.load_state(self.layers, state, new_name)
-        self.unread_steps = state.get("unread_steps", 0)
+        self.unread_steps = state["unread_steps"]
         self.widening = Widening(*state["width"])
         self.stepped, self.clamped = ({new_name(n) for n in state[key]} for key in ("stepped", "clamped"))
         for held in self.states.values():

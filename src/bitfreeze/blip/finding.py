@@ -68,6 +68,8 @@ def _turning(moment: SecondMoments, before: Turning | None, rules: DirectionRule
         earlier = None if before is None else (before.outputs, before.output_energy)
         v, output_energy = moment.strongest_outputs(min(most, outputs), earlier)
     fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
+    # contiguous, as they come back from a file: the strides of a factor decide the last bits of a product
+    u, v, input_energy, output_energy = (part.contiguous() for part in (u, v, input_energy, output_energy))
     return Turning(u, v, input_energy, output_energy, fisher, moment.positions)
 
 

@@ -78,6 +78,12 @@ class HeldTensor(WatchedTensor):
         """Note that the parameter is as a step and the clamp after it, or the end of a task, have left it."""
         self.seen = None if self.layout.sharded else (id(self.slot.parameter), self.local._version)
 
+    def is_untouched(self) -> bool:
+        return self.seen is not None and not self.was_edited
+
+    def note_untouched(self) -> None:
+        self.note_seen()
+
     @property
     def was_edited(self) -> bool:
         """Whether the parameter was changed since its last step: restored, averaged or replaced."""
@@ -102,7 +108,7 @@ class HeldTensor(WatchedTensor):
             tasks=self.tasks + 1,
             prior=prior,
             centre=centre,
-            fisher=fisher,
+            fisher=None if fisher is None else fisher.contiguous(),
             radius=None,
             width=1.0,
             seen=None,

@@ -71,8 +71,11 @@ class Intervals(WatchedTensors[TensorState]):
     def require_own_weights(self) -> None:
         checks.require_own_weights(self.states, self.rules)
 
-    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> checks.Values:
-        return checks.require_inside(self.states, self.rules, outside, likely_cause)
+    def require_inside(self, outside: str, trained: bool, likely_cause: str) -> None:
+        checks.require_inside(self.states, self.rules, outside, likely_cause)
+
+    def moves_weights(self, outside: str) -> bool:
+        return self.rules.snap or self.rules.centre_rule.may_exclude or outside == "mend"
 
     def drift(self) -> None:
         """None: a diagonal Fisher does not see what weights that move together change."""

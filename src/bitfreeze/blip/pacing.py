@@ -55,7 +55,7 @@ def state_of(layers: Layers) -> dict[str, Any]:
 def load_state(layers: Layers, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
     """Give layers the progress that ``state_of`` saved."""
     paces = {new_name(name): pace for name, pace in state["paces"].items()}
-    unread = {new_name(name): costs for name, costs in state.get("unread", {}).items()}
+    unread = {new_name(name): costs for name, costs in state["unread"].items()}
     for name, layer in layers.items():
         costs = torch.tensor(unread[name]).to(layer.radius) if name in unread else None
         pace, since, spent = paces[name]

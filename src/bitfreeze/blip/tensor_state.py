@@ -87,6 +87,12 @@ class TensorState(WatchedTensor):
         """The residual; None where there is none, or where the parameter was overwritten since."""
         return self.residual if self.local._version == self.rounded_version else None
 
+    def is_untouched(self) -> bool:
+        return self.current_residual() is not None
+
+    def note_untouched(self) -> None:
+        self.rounded_version = self.local._version
+
     def outside(self) -> tuple[int, float]:
         """Number of entries outside their interval, and their largest distance from it."""
         low, high = self.interval()

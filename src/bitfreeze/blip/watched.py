@@ -1,7 +1,7 @@
 """The watched tensors of a model, each with a state. They follow a model whose parameters appear, move and go."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -99,6 +99,13 @@ class WatchedTensor(ABC):
         """Whether a step since the last call of this left entries that were not finite."""
         sick, self.health = float(self.health) != 0, 0.0
         return sick
+
+    def is_untouched(self) -> bool:
+        """Whether the state knows that nobody has changed the parameter since it last did itself."""
+        return False
+
+    def note_untouched(self) -> None:  # noqa: B027 - most states do not ask
+        """Note that the parameter is as the state last left it: it was put back there."""
 
     def take_from_first_(self, ranks: Ranks) -> None:
         """Copy rank 0's state to all ranks, which could differ by rounding. A shard keeps that of its own rank."""
@@ -201,6 +208,14 @@ class WatchedTensors(ABC, Generic[S]):
                 "parameters, or call attach() without an optimizer"
             )
         return optimizer
+
+    def moves_weights(self, outside: str) -> bool:
+        """Whether the end of a task may move weights."""
+        return True
+
+    def parts(self) -> Iterable[Any]:
+        """Objects that hold state besides those of single tensors."""
+        return ()
 
     def held_by_entry(self) -> dict[str, S]:
         """States of the parameters that are held entry by entry."""

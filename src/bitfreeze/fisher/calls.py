@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import _global_forward_pre_hooks, register_module_forward_pre_hook
 
 from .batches import map_tensors, tensors_of
 from .quiet import require_independent_samples
@@ -22,6 +22,7 @@ class Calls:
         self.forward = forward
         self.changes_input: bool | None = None  # None until the first call, which gets copies
         self.in_training: dict[int, nn.Module] = {}  # modules to restore, by id
+        self.thread = threading.get_ident()
 
     def __call__(self, x: Any) -> Any:
         given = map_tensors(self._own, x)
@@ -33,8 +34,15 @@ class Calls:
         return output
 
     def close(self) -> None:
+        self._forget_hooks()
         for module in self.in_training.values():
             module.training = True
+
+    def _forget_hooks(self) -> None:
+        """Remove this object's hooks: Ctrl-C may have come between adding one and noting it."""
+        for key, hook in list(_global_forward_pre_hooks.items()):
+            if getattr(hook, "__self__", None) is self:
+                _global_forward_pre_hooks.pop(key, None)
 
     def _own(self, _: str, value: Any) -> Any:
         return value.clone() if isinstance(value, Tensor) and self.changes_input is not False else value
@@ -46,16 +54,15 @@ class Calls:
     @contextmanager
     def _all_in_eval(self) -> Iterator[None]:
         """Put each module that is called into eval mode. Other threads may be training, so only in this thread."""
-        thread = threading.get_ident()
-
-        def look(module: nn.Module, _: tuple[Any, ...]) -> None:
-            if module.training and threading.get_ident() == thread:
-                require_independent_samples(module, type(module).__name__)
-                self.in_training[id(module)] = module
-                module.training = False
-
-        handle = register_module_forward_pre_hook(look)
+        self.thread = threading.get_ident()
+        handle = register_module_forward_pre_hook(self._look)
         try:
             yield
         finally:
             handle.remove()
+
+    def _look(self, module: nn.Module, _: tuple[Any, ...]) -> None:
+        if module.training and threading.get_ident() == self.thread:
+            require_independent_samples(module, type(module).__name__)
+            self.in_training[id(module)] = module
+            module.training = False

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .._messages import warn_caller
+from .._undo import LAST, ONE_AT_A_TIME, Undo
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
@@ -164,7 +164,16 @@ def estimate(
     layouts = {slot.name: slot.layout for slot in slots}
     limit = None if samples is None else ranks.share(samples)
     calls = Calls(forward or call_model(model))
-    with as_one_process(model), undisturbed(model, used), closing(calls), memory.memory_limit(memory_bytes):
+    undo = Undo(calls.close)
+    with (
+        ONE_AT_A_TIME,
+        as_one_process(model),
+        undisturbed(model, used),
+        undo,
+        undo,
+        memory.memory_limit(memory_bytes),
+        LAST,
+    ):
         draws, device = common_generator(generator, ranks), used[0].parameter.device
         sums = Accumulation(slots, measuring, device, calls, labels, draws, ranks)
         with ranks.together():

@@ -10,8 +10,45 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..model.devices import kept_random_states
+from .._undo import LAST, Undo
+from ..model.devices import random_states, set_random_states
 from ..model.parameters import Slot
+from .taps import forget_taps
+
+
+class Surroundings:
+    """What an estimate changes of a model and of the process, taken before it. ``put_back`` may be called twice."""
+
+    def __init__(self, model: nn.Module, slots: Sequence[Slot]) -> None:
+        self.model = model
+        self.modes = [(module, module.training) for module in model.modules()]
+        # Some modules store tensors that each call computes anew (pruned weights). torch.func would leave its own.
+        self.computed = [
+            (module, {k: v for k, v in vars(module).items() if isinstance(v, Tensor)}, dict(module._parameters))
+            for module, _ in self.modes
+        ]
+        self.parameters = [slot.parameter for slot in slots]
+        self.learning = [parameter.requires_grad for parameter in self.parameters]
+        self.random = random.getstate(), np.random.get_state()  # noqa: NPY002 - loaders use it
+        kinds = dict.fromkeys(["cpu", self.parameters[0].device.type])
+        self.random_of_devices = {kind: random_states(kind) for kind in kinds}
+        self.fast_attention = torch.backends.mha.get_fastpath_enabled()
+
+    def put_back(self) -> None:
+        forget_taps(self.model)
+        torch.backends.mha.set_fastpath_enabled(self.fast_attention)
+        for module, mode in self.modes:
+            module.training = mode
+        for module, tensors, parameters in self.computed:
+            vars(module).update(tensors)
+            module._parameters.update(parameters)
+        for parameter, learns in zip(self.parameters, self.learning, strict=True):
+            parameter.requires_grad_(learns)
+        python_state, numpy_state = self.random
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
+        for kind, states in self.random_of_devices.items():
+            set_random_states(kind, states)
 
 
 @contextmanager
@@ -19,16 +56,9 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
     """Set these conditions, and restore modes, ``requires_grad`` and random states at the end, also after an error."""
     for name, module in model.named_modules():
         require_independent_samples(module, name)
-    modes = [(module, module.training) for module in model.modules()]
-    # Some modules store tensors that each call computes anew (pruned weights). torch.func would leave its own there.
-    computed = [(module, {k: v for k, v in vars(module).items() if isinstance(v, Tensor)}) for module, _ in modes]
-    parameters = [slot.parameter for slot in slots]
-    learning = [parameter.requires_grad for parameter in parameters]
-    device = parameters[0].device
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002 - loaders use the legacy state
-    fast_attention = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(kept_random_states(device.type))
+    before = Surroundings(model, slots)
+    device = before.parameters[0].device
+    with Undo(before.put_back), Undo(before.put_back), ExitStack() as stack, LAST:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
@@ -37,22 +67,11 @@ def undisturbed(model: nn.Module, slots: Sequence[Slot]) -> Iterator[None]:
             stack.enter_context(warnings.catch_warnings())
             # calls.py adds a global hook
             warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
-        try:
-            torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be differentiated
-            model.eval()
-            for parameter in parameters:
-                parameter.requires_grad_(True)
-            yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_attention)
-            for module, mode in modes:
-                module.training = mode
-            for module, tensors in computed:
-                vars(module).update(tensors)
-            for parameter, learns in zip(parameters, learning, strict=True):
-                parameter.requires_grad_(learns)
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
+        torch.backends.mha.set_fastpath_enabled(False)  # fused attention cannot be differentiated
+        model.eval()
+        for parameter in before.parameters:
+            parameter.requires_grad_(True)
+        yield
 
 
 def require_independent_samples(module: nn.Module, name: str) -> None:

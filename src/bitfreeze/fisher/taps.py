@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
+from .._undo import LAST
 from .registry import CONVOLUTIONS, convolves_inside
 
 
@@ -52,7 +53,7 @@ class Taps:
 def tapped(layers: Iterable[nn.Module]) -> Iterator[Taps]:
     """Record the calls of these layers. The hook runs first, so it sees what the layer itself returned."""
     taps, inside = Taps(), {}
-    with ExitStack() as stack:
+    with ExitStack() as stack, LAST:
         for layer in layers:
             if convolves_inside(layer):
                 inside[id(layer._parameters.get("weight"))] = layer
@@ -62,6 +63,16 @@ def tapped(layers: Iterable[nn.Module]) -> Iterator[Taps]:
         if inside:
             stack.enter_context(_InnerConvolutions(taps, inside))
         yield taps
+
+
+def forget_taps(model: nn.Module) -> None:
+    """Remove the hooks of all taps from a model: Ctrl-C may have come between adding a hook and noting it."""
+    for module in model.modules():
+        for key, hook in list(module._forward_hooks.items()):
+            if isinstance(getattr(hook, "__self__", None), Taps):
+                module._forward_hooks_with_kwargs.pop(key, None)
+                module._forward_hooks_always_called.pop(key, None)
+                del module._forward_hooks[key]
 
 
 class _InnerConvolutions(TorchFunctionMode):

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from .registry import look_up
+
+LARGEST, LARGEST_WHOLE = 3.4e38, 2**63 - 1  # what float32 and a whole number of 64 bits can hold
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
 
@@ -42,9 +45,15 @@ class Option:
         return self._require(path, text if takes_words else plain_value(text), text)
 
     def _require(self, path: str, value: Any, given: Any) -> Any:
-        if not _fits(value, self.hint):
+        large = _largest(value)
+        if large > (LARGEST_WHOLE if isinstance(large, int) else LARGEST):
             raise ValueError(
-                f"{path} must be {described(self.hint)}, got {given!r}; write for example {path}={typed(self.default)}"
+                f"{path} must hold numbers of at most {LARGEST:g}, and whole ones below 2^63, got a larger"
+            )
+        if not _fits(value, self.hint):
+            got = repr(given) if len(repr(given)) <= 100 else f"{repr(given)[:100]}…"
+            raise ValueError(
+                f"{path} must be {described(self.hint)}, got {got}; write for example {path}={typed(self.default)}"
             )
         return value
 
@@ -108,6 +117,14 @@ def plain_value(text: str) -> Any:
         return json.loads(text) if text.isprintable() and text == text.strip() else text
     except (ValueError, RecursionError):
         return text
+
+
+def _largest(value: Any) -> int | float:
+    """The largest size of a number in a value; nan and infinite ones are refused by their kind."""
+    if isinstance(value, list | tuple):
+        return max(map(_largest, value), default=0)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) != inf
+    return abs(value) if is_number and value == value else 0
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:

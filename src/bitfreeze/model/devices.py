@@ -1,7 +1,6 @@
 """Devices of torch: the random states of a kind of device, and tensors moved between devices."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -35,18 +34,6 @@ def set_random_states(kind: str, states: list[Tensor]) -> None:
         return
     for k, state in enumerate(states[: module.device_count()]):
         module.set_rng_state(state, torch.device(kind, k))
-
-
-@contextmanager
-def kept_random_states(kind: str) -> Iterator[None]:
-    """Put back the random states of the CPU and of a kind of device at the end."""
-    kinds = dict.fromkeys(["cpu", kind])
-    before = {kind: random_states(kind) for kind in kinds}
-    try:
-        yield
-    finally:
-        for kind, states in before.items():
-            set_random_states(kind, states)
 
 
 def moved(value: Any, device: torch.device) -> Any:

@@ -12,6 +12,7 @@ from bitfreeze.lab.results.figures.extra_bits import counted
 from bitfreeze.lab.results.figures.heatmaps import block_means
 from bitfreeze.lab.results.figures.style import headline, shorten
 from bitfreeze.lab.results.figures.workflow import history
+from bitfreeze.lab.results.stored import StoredRun
 from bitfreeze.lab.runs.events import Evaluation, RandomPlay, TaskPlayed
 from support.made_runs import make_run
 
@@ -50,7 +51,7 @@ def make_games(root, method, shift=0.0):
         root, method, changes=[f"training.lr={0.1 + shift}"], accuracies=[], tasks=("pong", "boxing"), finished=False
     )
     run.config["training"]["steps"] = 1000
-    run.folder.events_written = 1  # go on after what is there
+    run.folder.log.written = 1  # go on after what is there
     for task, evaluated in enumerate(([20.0], [15.0 + shift, 8.0])):
         run.folder.event(RandomPlay(task=task, score=10.0 * (1 - task), scores=[]))
         # fewer games than at the end of the task before, so that has the last word in a curve; the new game is met here
@@ -62,7 +63,7 @@ def make_games(root, method, shift=0.0):
                 extra_bytes=0, buffer_bytes=0,
             )
         )  # fmt: skip
-    return run
+    return StoredRun(run.folder, run.config)
 
 
 def test_scores_over_all_steps_and_their_normalised_sum(tmp_path):

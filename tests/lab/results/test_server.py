@@ -11,6 +11,7 @@ import pytest
 
 from bitfreeze.lab.results.live import going_on, live
 from bitfreeze.lab.results.server import report_server
+from bitfreeze.lab.results.stored import StoredRun
 from bitfreeze.lab.runs.config import make_config
 from bitfreeze.lab.runs.events import EpochDone
 from bitfreeze.lab.runs.start import run
@@ -120,9 +121,9 @@ def test_time_left_is_what_the_learned_tasks_took(tmp_path):
     """Two epochs a task at ten seconds each; one of five tasks is learned, and half of the second."""
     tasks = [f"t{k}" for k in range(5)]
     stored = make_run(tmp_path, "ft", accuracies=[[90.0]], tasks=tasks, finished=False)
-    stored.folder.events_written = 10
+    stored.folder.log.written = len(stored.folder.events())
     stored.folder.event(EpochDone(task=1, epoch=1, lr=0.1, train_loss=1.0, valid_loss=1.0, seconds=30.0))
-    (shown,) = going_on([stored])
+    (shown,) = going_on([StoredRun(stored.folder, stored.config)])
     assert shown["left"] == "about 70 s left"  # 7 epochs
     assert shown["progress"] == 1.5 / 5
     assert shown["accuracy"] == [90.0]
@@ -144,7 +145,7 @@ def test_the_page_follows_in_a_browser(serving, tmp_path):
         page.open(serving.address)
         page.wait_for("document.querySelector('#live h2')?.textContent === 'No run is going on'")
         going = make_run(tmp_path / "runs", "ft", tasks=("<b>one", "two", "three"), finished=False)
-        going.folder.events_written = 20
+        going.folder.log.written = len(going.folder.events())
         going.folder.event(EpochDone(task=2, epoch=1, lr=0.1, train_loss=1.0, valid_loss=1.0, seconds=50.0))
         going.folder.event(EpochDone(task=2, epoch=2, lr=0.1, train_loss=0.5, valid_loss=0.7, seconds=60.0))
         page.wait_for("document.querySelector('#live .run h3')?.textContent === 'digits5 ft seed 0'")

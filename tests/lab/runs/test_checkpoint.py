@@ -35,8 +35,9 @@ def test_round_trip_and_only_two_are_kept(tmp_path):
     for number in range(4):
         save_checkpoint(tmp_path, number, {**STATE, "number": number})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000002", "000003"]
-    number, state = load_checkpoint(tmp_path)
-    assert number == 3
+    found = load_checkpoint(tmp_path)
+    assert found.number == 3
+    state = found.state
     assert_equal({**STATE, "number": 3}, state)
 
 
@@ -57,8 +58,8 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(tmp_path, damage)
     }
     actions[damage]()
     with pytest.warns(UserWarning, match="000006 is damaged"):
-        number, state = load_checkpoint(tmp_path)
-    assert (number, state["number"]) == (5, 5)
+        found = load_checkpoint(tmp_path)
+    assert (found.number, found.state["number"]) == (5, 5)
 
 
 def test_when_none_is_whole_new_ones_take_their_place(tmp_path):
@@ -72,8 +73,8 @@ def test_when_none_is_whole_new_ones_take_their_place(tmp_path):
         assert load_checkpoint(tmp_path) is None
     for marked in range(2):
         save_checkpoint(tmp_path, next_number(tmp_path), {**STATE, "marked": marked})
-        number, state = load_checkpoint(tmp_path)
-        assert (number, state["marked"]) == (13 + marked, marked)
+        found = load_checkpoint(tmp_path)
+        assert (found.number, found.state["marked"]) == (13 + marked, marked)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000013", "000014"]
 
 

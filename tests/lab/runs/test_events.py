@@ -90,6 +90,8 @@ def values(hint):
     lists = {list[str]: texts, list[float]: numbers, list[bool]: st.booleans(), list[list[float]]: st.lists(numbers)}
     others = {
         float | None: st.none() | numbers,
+        str | None: st.none() | texts,
+        dict[str, str] | None: st.none() | st.dictionaries(texts, texts, max_size=3),
         dict[str, float]: st.dictionaries(texts.map("own {}".format), numbers, max_size=3),
     }
     return {**plain, **others, **{hint: st.lists(entries, max_size=3) for hint, entries in lists.items()}}[hint]

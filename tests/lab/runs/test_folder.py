@@ -8,8 +8,9 @@ import torch
 from bitfreeze.lab.results.rows import finished_rows
 from bitfreeze.lab.results.table import summarise
 from bitfreeze.lab.runs.config import make_config
+from bitfreeze.lab.runs.errors import RunDamaged, RunRefused
 from bitfreeze.lab.runs.events import AccuracyResult, EpochDone, Started
-from bitfreeze.lab.runs.folder import RunDamaged, RunFolder, RunRefused
+from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.provenance import code_version
 from bitfreeze.lab.runs.start import run
 from support.made_runs import make_run
@@ -35,7 +36,7 @@ def test_an_event_makes_later_ones_void_that_were_written_before_it(tmp_path):
     for _ in range(9):
         folder.event(EPOCH)
     again = RunFolder(tmp_path)
-    again.events_written = 4
+    again.log.written = 4
     again.event(STARTED)
     again.event(RESULT)
     assert numbers(folder) == [0, 1, 2, 3, 4, 5]
@@ -47,7 +48,9 @@ def test_a_line_that_was_cut_off_takes_no_other_with_it(tmp_path):
     folder.event(STARTED)
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"n": 1, "event": "fin')
-    folder.event(EPOCH)
+    again = RunFolder(tmp_path)
+    again.log.written = 1
+    again.event(EPOCH)
     assert folder.events() == [STARTED, replace(EPOCH, n=1)]
 
 
@@ -57,6 +60,8 @@ def test_a_damaged_line_is_no_event(line, tmp_path):
     folder.event(STARTED)
     with (tmp_path / "events.jsonl").open("ab") as file:
         file.write(line + b"\n")
+    folder = RunFolder(tmp_path)
+    folder.log.written = 1
     folder.event(RESULT)
     assert numbers(folder) == [0, 1]
 

@@ -21,8 +21,9 @@ from bitfreeze.lab.results.rows import finished_rows, from_csv, to_csv
 from bitfreeze.lab.results.stored import find_runs
 from bitfreeze.lab.results.table import summarise, to_markdown, to_page
 from bitfreeze.lab.runs.config import make_config
+from bitfreeze.lab.runs.errors import RunDamaged
 from bitfreeze.lab.runs.events import ScoreResult, Started, TaskPlayed
-from bitfreeze.lab.runs.folder import RunDamaged, RunFolder
+from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.runs.values import parse_count
 from support.cut_off import Cut, complete, cut_after, kill_at_random
@@ -270,7 +271,7 @@ def test_a_damaged_run_is_named_and_left_out_of_the_table(tmp_path, damage):
     file = finish(tmp_path, "ft", 1, [9.0, 19.0], [16.0, 25.0]).path / "events.jsonl"
     words = {"a result without its best scores": '"best"', "no names of games": '"tasks"'}
     file.write_text(file.read_text().replace(words[damage], '"else"'))
-    with pytest.warns(UserWarning, match="seed1 is damaged, so it is left out"):
+    with pytest.warns(UserWarning, match=r"seed1/events.jsonl is damaged \(line . is not what was written\).*left out"):
         assert finished_rows(tmp_path, "control") == alone
 
 
@@ -286,6 +287,7 @@ def test_the_agent_of_a_time_plays_in_the_world_of_its_run(tmp_path):
     for task, kept in enumerate(weights):  # the agent goes one way after the first, the other way after the second
         kept[actor][:] = torch.tensor([100.0, -100.0] if task == 0 else [-100.0, 100.0])
         folder.write_tensors("weights", task, kept)
+    folder.events = list  # as in a run of an earlier version, which does not tell what it wrote
 
     def first_frames(after):
         play_game(folder, 1, after, tmp_path / "game.gif")
@@ -362,3 +364,23 @@ def test_pictures_that_cannot_be_written_say_what_can(tmp_path, monkeypatch):
 
 def test_settings_of_games_are_listed_with_what_they_mean(type_in):
     assert "--set training.gae_lambda=0.95  (lambda of generalised" in type_in("list", "atari6")
+
+
+def test_a_run_cannot_name_a_module_that_is_imported(tmp_path, monkeypatch):
+    """A run folder may come from anybody: `module:Env-v1` would run code of that module."""
+    config = make_config("control", "ft", changes=SMALL)
+    run(config, tmp_path)
+    folder = RunFolder(tmp_path / config.name)
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    saved = folder.read_config()
+    saved["stream_options"]["envs"] = ["evil:CartPole-v1?gravity=1", "CartPole-v1"]
+    monkeypatch.setattr(folder, "read_config", lambda: saved)
+    with pytest.raises(ValueError, match="would run code of that module: add --envs evil:CartPole-v1 if you trust"):
+        play_game(folder, 1, 1, tmp_path / "game.gif")
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(
+        ValueError, match=r"those of another|cannot make"
+    ):  # allowed, so Gymnasium goes as far as it can
+        play_game(folder, 1, 1, tmp_path / "game.gif", allowed=["evil:CartPole-v1"])
+    assert (tmp_path / "ran").exists()

@@ -15,7 +15,8 @@ from bitfreeze.lab.cli.main import main
 from bitfreeze.lab.methods import Method, methods
 from bitfreeze.lab.runs.checkpoint import load_checkpoint
 from bitfreeze.lab.runs.config import make_config
-from bitfreeze.lab.runs.folder import RunFolder, RunRefused
+from bitfreeze.lab.runs.errors import RunRefused
+from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.runs.supervised import SupervisedRun
 from bitfreeze.lab.tasks import TrainingDiverged
@@ -67,7 +68,7 @@ def test_weights_too_are_the_same_to_the_last_bit(method, options, tmp_path):
     )
     assert whole is not None
     assert parts is not None
-    a, b = whole[1]["net"], parts[1]["net"]
+    a, b = whole.state["net"], parts.state["net"]
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
 
@@ -139,12 +140,15 @@ def test_ctrl_c_tells_what_is_kept_and_how_to_continue(tmp_path):
     pytest.importorskip("tensorboard")
     process = start(tmp_path, "run", "digits5", "--no-keep-bits", "--tensorboard", *COMMAND[2:], "training.lr=0.01")
     folder = tmp_path / make_config("digits5", "blip", changes=["training.epochs=20", "training.lr=0.01"]).name
-    while not list(folder.glob("checkpoint/0*")):
-        time.sleep(0.05)
-        assert process.is_alive()
-    os.kill(process.pid, signal.SIGINT)
-    process.join(60)
-    assert process.exitcode == 130
+    try:
+        while not list(folder.glob("checkpoint/0*")):
+            time.sleep(0.05)
+            assert process.is_alive()
+        os.kill(process.pid, signal.SIGINT)
+        process.join(600)
+        assert process.exitcode == 130
+    finally:
+        process.kill()
     text = (tmp_path / "output").read_text()
     assert re.search(r"stopped; kept up to the last checkpoint, \d s ago; to continue: ", text), text
     assert text.endswith(f"to continue: {CHANGED} --checkpoint-seconds 0.0 --no-keep-bits --tensorboard\n")
@@ -222,7 +226,7 @@ def test_a_diverging_run_keeps_its_last_good_checkpoint(tmp_path, monkeypatch):
             run(config, tmp_path / "diverged", checkpoint_seconds=0)
     found = load_checkpoint(tmp_path / "diverged" / config.name / "checkpoint")
     assert found is not None
-    state = found[1]
+    state = found.state
     assert state["training"] is None  # from between the second task and the third
     assert state["matrix"] == RunFolder(tmp_path / "whole" / config.name).read_matrix()[:2]
     assert all(value.isfinite().all() for value in state["net"].values())

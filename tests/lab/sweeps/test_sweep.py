@@ -1,5 +1,6 @@
 """Many runs at a time."""
 
+import contextlib
 import io
 import os
 import signal
@@ -18,6 +19,7 @@ from bitfreeze.lab.runs.folder import RunFolder
 from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.sweeps import Ending, Local
 from bitfreeze.lab.sweeps.sweep import grid_changes, plan, sweep
+from support.cut_off import hear_ctrl_c
 
 SMALL = ["training.epochs=2", "network.hidden=[16]"]
 
@@ -156,19 +158,28 @@ def test_a_terminal_shows_all_runs_and_each_that_goes_on(tmp_path, monkeypatch):
     assert "loss" in shown
 
 
-def test_ctrl_c_stops_all_runs_and_begins_no_more(tmp_path):
+@pytest.mark.parametrize("whole_group", [True, False], ids=["as a terminal does", "to the sweep alone"])
+def test_ctrl_c_stops_all_runs_and_begins_no_more(tmp_path, whole_group):
     command = [sys.executable, "-m", "bitfreeze", "sweep", "digits5", "--methods", "ft", "--seeds", "0-3"]
     changes = ["--workers", "1", "--set", "training.epochs=100000", "training.patience=100000"]
     environment = {**os.environ, "BITFREEZE_RUNS": str(tmp_path)}
     process = subprocess.Popen(
-        [*command, *changes], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    while not list(tmp_path.rglob("events.jsonl")):
-        time.sleep(0.2)
-        assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "stopped; the same command goes on" in said
-    assert "Traceback" not in said
-    assert len(list(tmp_path.rglob("config.toml"))) == 1
+        [*command, *changes], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=hear_ctrl_c,
+    )  # fmt: skip
+    try:
+        while not list(tmp_path.rglob("events.jsonl")):
+            time.sleep(0.2)
+            assert process.poll() is None
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 130
+        assert "stopped; the same command goes on" in said
+        assert "Traceback" not in said
+        (config,) = tmp_path.rglob("config.toml")
+        with RunFolder(config.parent).locked():  # nobody works on the run any more
+            pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -48,7 +48,7 @@ def main() -> None:
     except Exception as error:
         if not _can_be_mended(error):
             raise
-        raise SystemExit(f"bitfreeze: {_with_notes(str(error), error)}") from None
+        raise SystemExit(f"bitfreeze: {_with_notes(_sentence(error), error)}") from None
     except KeyboardInterrupt as stop:
         print(f"\n{_with_notes('stopped', stop)}", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
@@ -58,11 +58,25 @@ def _can_be_mended(error: Exception) -> bool:
     """Whether the error comes from what the user gave or from the machine, and not from a mistake in this code."""
     from ...model.ranks import RankFailed
     from ..devices import DeviceFull
-    from ..runs.folder import RunRefused
+    from ..runs.errors import RunRefused
     from ..runs.torchrun import RanksLost
     from ..tasks import TrainingDiverged
 
-    return isinstance(error, OSError | ValueError | RunRefused | TrainingDiverged | RanksLost | RankFailed | DeviceFull)
+    mendable = OSError | ValueError | RunRefused | TrainingDiverged | RanksLost | RankFailed | DeviceFull
+    return isinstance(error, mendable | MemoryError | OverflowError) or _is_of_the_machine(error)
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Whether torch could not get the memory that was asked for, or a number is too large for it."""
+    words = ("can't allocate memory", "out of memory", "overflow", "exceeds the maximum", "Storage size calculation")
+    return type(error) is RuntimeError and any(word in str(error) for word in words)
+
+
+def _sentence(error: Exception) -> str:
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, MemoryError) or _is_of_the_machine(error):
+        return f"a setting is too large for this machine ({first[:200]})"
+    return str(error) or first
 
 
 def _with_notes(sentence: str, error: BaseException) -> str:
@@ -70,7 +84,11 @@ def _with_notes(sentence: str, error: BaseException) -> str:
 
 
 def _require_each_once(words: list[str]) -> None:
-    """Refuse an option that is given twice: the parser would silently keep the last."""
+    """Refuse an option that is given twice, of which the parser would silently keep the last, and numbers like 1_0."""
+    for word in words:
+        number = word.rpartition("=")[2]
+        if number.lstrip("+-").replace("_", "").isdecimal() and (not number.isascii() or "_" in number):
+            raise ValueError(f"numbers must be written with the digits 0 to 9 alone, got {number!r}")
     options = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")]
     for option in options:
         if options.count(option) > 1:

@@ -77,9 +77,11 @@ class Play:
     """Another seed is another game."""
     out: Path | None = None
     """File to write, .gif or .mp4; by default in the run's folder."""
+    envs: list[str] = field(default_factory=list)
+    """Environments of the run that may import the module in their id, such as module:Env-v1; others are refused."""
 
     def do(self) -> None:
-        score, file = lab.play(self.run, self.task, self.after, seed=self.seed, out=self.out)
+        score, file = lab.play(self.run, self.task, self.after, seed=self.seed, out=self.out, envs=self.envs)
         print(f"score {score:g}: {file}")
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ..runs.config import Config
+from ..runs.errors import RunDamaged
 from ..runs.events import Event, Round, Started, TaskDone
 from ..runs.folder import RunFolder, runs_root
 from ..sweeps.sweep import Display, Outcome
@@ -99,7 +100,10 @@ class SweepLive(_Bars, Display):
         self.all = self.add("runs", len(configs))
 
     def look(self, config: Config) -> None:
-        events = RunFolder(runs_root() / config.name).events()
+        try:
+            events = RunFolder(runs_root() / config.name).events()
+        except RunDamaged:  # the run itself says so and mends it
+            return
         started = next((event for event in reversed(events) if isinstance(event, Started)), None)
         last = next((event for event in reversed(events) if isinstance(event, Round)), None)
         if started is None or last is None:

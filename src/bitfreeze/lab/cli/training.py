@@ -8,6 +8,8 @@ from ... import lab
 from .datasets import get_shown
 from .results import StreamName, print_table
 
+MOST_SEEDS = 10_000
+
 
 @dataclass
 class Settings:
@@ -143,9 +145,12 @@ def parse_seeds(text: str) -> list[int]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise ValueError(f"seeds are written 0-4 or 0,2,5; got {text!r}")
+        numbers = [first, last] if dash else [first]
+        if not all(number.isascii() and number.isdecimal() and len(number) <= 10 for number in numbers):
+            raise ValueError(f"seeds are written 0-4 or 0,2,5, each below 2^32; got {text!r}")
         if int(last or first) < int(first):
             raise ValueError(f"seeds are written 0-4, the smaller first; got {text!r}")
+        if len(seeds) + int(last or first) - int(first) >= MOST_SEEDS:
+            raise ValueError(f"a sweep must have at most {MOST_SEEDS:,} seeds, got {text!r}")
         seeds += range(int(first), int(last or first) + 1)
     return list(dict.fromkeys(seeds))

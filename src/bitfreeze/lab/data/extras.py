@@ -1,5 +1,6 @@
 """Libraries of the extra ``lab``, each imported where it is used."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -8,6 +9,8 @@ from typing import Any
 
 from ..._messages import install
 from .errors import DataCorrupt
+
+MOST_PIXELS = 32_000_000  # far above any picture of a dataset here
 
 
 def lab_module(name: str) -> Any:
@@ -26,7 +29,14 @@ def open_picture(path: Path, formats: tuple[str, ...] = ("JPEG", "PNG")) -> Iter
     """
     pillow = lab_module("PIL.Image")
     try:
-        with pillow.open(path, formats=formats) as picture:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pillow.DecompressionBombWarning)
+            opened = pillow.open(path, formats=formats)
+        with opened as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                raise ValueError(f"it has {picture.width} x {picture.height} pixels")
             yield picture
-    except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError) as error:
+    except (
+        OSError, SyntaxError, ValueError, pillow.DecompressionBombError, pillow.DecompressionBombWarning
+    ) as error:  # fmt: skip
         raise DataCorrupt(f"{path} is no picture, or a broken one ({error})") from error

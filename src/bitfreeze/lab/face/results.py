@@ -88,7 +88,14 @@ def read_run(place: str | Path, *, root: Root = None) -> "StoredRun":
 
 
 def play(
-    place: str | Path, task: int, after: int, *, seed: int = 0, out: Path | str | None = None, root: Root = None
+    place: str | Path,
+    task: int,
+    after: int,
+    *,
+    seed: int = 0,
+    out: Path | str | None = None,
+    envs: Places = (),
+    root: Root = None,
 ) -> tuple[float, Path]:
     """Write a game that the agent of a run plays as a moving picture.
 
@@ -98,13 +105,15 @@ def play(
         after: The agent is taken as it was after learning so many tasks.
         seed: Another seed is another game.
         out: File to write, .gif or .mp4; None for one in the run's folder.
+        envs: Environments of the run that may import the module that their id names, such as `module:Env-v1`. Others
+            are refused, because a run may come from anybody.
         root: Folder of runs.
 
     Returns:
         The score of the game, and the file.
 
     Raises:
-        ValueError: If the run is none of games, or has no such task.
+        ValueError: If the run is none of games, has no such task, or names a module that `envs` does not.
         OSError: If the file cannot be written.
 
     Example:
@@ -116,7 +125,7 @@ def play(
 
     folder = read_run(place, root=root).folder
     file = folder.path / "play" / f"task{task}-after{after}-seed{seed}.gif" if out is None else Path(out)
-    return play_game(folder, task, after, file, seed), file
+    return play_game(folder, task, after, file, seed, several(envs)), file
 
 
 def figure(
@@ -194,7 +203,8 @@ def report(
     """
     from ..results.report import build_page
     from ..results.stored import find_runs
-    from ..runs.folder import runs_root, write_aside
+    from ..runs.durable import write_aside
+    from ..runs.folder import runs_root
 
     page, file = build_page(find_runs(runs_root(root), several(runs), only, without)), Path(out)
     file.parent.mkdir(parents=True, exist_ok=True)

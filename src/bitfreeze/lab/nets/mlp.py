@@ -10,6 +10,7 @@ from torch import nn
 
 from .multihead import MultiHead
 
+WIDEST = 1_000_000
 Initial = Literal["normal", "uniform"]
 Widths = Annotated[Sequence[int], "widths of the hidden layers"]
 
@@ -35,5 +36,7 @@ def initialise_(layer: nn.Module, init: Initial = "normal") -> None:
 
 
 def require_widths(hidden: Widths) -> None:
-    if any(width < 1 for width in hidden):
-        raise ValueError(f"network.hidden must be a list of widths of at least 1, got {list(hidden)}")
+    if not all(1 <= width <= WIDEST for width in hidden):
+        raise ValueError(
+            f"network.hidden must be a list of widths of at least 1 and at most {WIDEST:,}, got {list(hidden)}"
+        )

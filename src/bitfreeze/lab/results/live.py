@@ -1,6 +1,7 @@
 """How far a run has come, read from its events: for the page that server.py serves."""
 
 import time
+from math import isfinite
 from statistics import mean
 from typing import Any
 
@@ -35,8 +36,8 @@ def live(run: StoredRun) -> dict[str, Any]:
         "at": f"task {min(task + 1, len(run.tasks))} of {len(run.tasks)}{name}, {word} {done}",
         "left": f"about {_words(remaining * pace)} left" if lively and pace else "",
         "progress": (task + min(1.0, done / usual)) / max(1, len(run.tasks)) if task < len(run.tasks) else 1.0,
-        "train_loss": [event.loss for event in here],
-        "valid_loss": [event.valid_loss for event in here if event.valid_loss is not None],
+        "train_loss": [event.loss for event in here if isfinite(event.loss)],
+        "valid_loss": [e.valid_loss for e in here if e.valid_loss is not None and isfinite(e.valid_loss)],
         "accuracy": run.last_task.row if run.last_task else [],
     }
 
@@ -57,8 +58,11 @@ def _pace(rounds: list[Round]) -> float:
 
 
 def _silence(run: StoredRun) -> float:
-    """Seconds since the run wrote an event."""
-    return max(0.0, time.time() - (run.folder.path / "events.jsonl").stat().st_mtime)
+    """Seconds since the run wrote an event; 0 for one whose folder has just been deleted, or is of the future."""
+    try:
+        return max(0.0, time.time() - (run.folder.path / "events.jsonl").stat().st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _words(seconds: float) -> str:

@@ -1,9 +1,10 @@
 """A game as a moving picture: the agent as it was after some task plays any task."""
 
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,24 @@ from ..methods import make_method
 from ..nets import build_network
 from ..rl import Settings, by_policy, derived_seed, make_games
 from ..runs.config import Config, make_config
-from ..runs.folder import RunDamaged, RunFolder
+from ..runs.errors import RunDamaged
+from ..runs.folder import RunFolder
 
 Picture = NDArray[np.uint8]
 
 
-def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0) -> float:
-    """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score."""
+def play_game(
+    folder: RunFolder, task: int, after: int, out: Path, seed: int = 0, allowed: Collection[str] = ()
+) -> float:
+    """Write a game of ``task`` by the agent as it was after ``after`` tasks (both count from 1); returns its score.
+
+    ``allowed`` are ids of environments that may import a module of their own.
+    """
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
     require_writable(out)
     saved = folder.read_config()
+    require_known_environments(saved, allowed)
     config = as_it_was(saved)
     settings = config.settings
     if not isinstance(settings, Settings):
@@ -55,6 +63,24 @@ def play_game(folder: RunFolder, task: int, after: int, out: Path, seed: int = 0
     environments.close()
     write_pictures(pictures, out)
     return score
+
+
+def require_known_environments(saved: Mapping[str, Any], allowed: Collection[str]) -> None:
+    """Refuse environments whose id names a module, which Gymnasium would import: a run may be anybody's."""
+    named = saved.get("stream_options", {}).get("envs", [])
+    changed = [change for change in saved["changes"] if change.partition("=")[0].strip() == "stream.envs"]
+    texts = [str(env) for env in named] if isinstance(named, list) else [str(named)]
+    given = {env.partition("?")[0] for env in allowed}
+    for env in texts:
+        if ":" in env.partition("?")[0] and env.partition("?")[0] not in given:
+            raise ValueError(
+                f"the run names the environment {env!r}, which would run code of that module: add --envs "
+                f"{env.partition('?')[0]} if you trust it"
+            )
+    for change in changed:
+        for module in re.findall(r"[\w.]+:[\w./-]+", change.partition("=")[2]):
+            if module not in given:
+                raise ValueError(f"the run names the environment {module!r}: add --envs {module} if you trust it")
 
 
 def as_it_was(saved: dict[str, Any]) -> Config:

@@ -4,6 +4,7 @@ import csv
 import io
 import warnings
 from collections.abc import Iterable
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,11 @@ def _row(run: StoredRun, columns: Iterable[Column[Any]]) -> Row:
     if not isinstance(ending, Finished):
         raise ValueError("its last event cannot be read" if ending is None else ending.reason)
     ended = EndedRun(run.config, run.tasks, run.last_task, ending)
-    return {name: value for column in columns for name, value in column.values(ended).items()}
+    row = {name: value for column in columns for name, value in column.values(ended).items()}
+    odd = next((name for name, value in row.items() if isinstance(value, float) and not isfinite(value)), None)
+    if odd is not None:
+        raise ValueError(f"{odd} is {row[odd]}")
+    return row
 
 
 def rounded(row: Row) -> Row:
@@ -71,7 +76,14 @@ def to_csv(rows: list[Row]) -> str:
 
 def from_csv(text: str) -> list[Row]:
     """The rows that ``to_csv`` wrote; an empty cell is None."""
-    return [{name: _value(name, cell) for name, cell in line.items()} for line in csv.DictReader(io.StringIO(text))]
+    try:
+        lines = list(csv.DictReader(io.StringIO(text)))
+    except csv.Error as error:
+        raise ValueError(f"the table must be CSV, got what is not ({error})") from None
+    for number, line in enumerate(lines, 2):
+        if None in line or None in line.values():
+            raise ValueError(f"line {number} of the table must have a cell for each column, got more or fewer")
+    return [{name: _value(name, cell) for name, cell in line.items()} for line in lines]
 
 
 def _value(name: str, cell: str) -> str | int | float | None:

@@ -33,10 +33,15 @@ class ReportServer(ThreadingHTTPServer):
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
 
     def runs(self) -> list[StoredRun]:
+        return self.runs_and_left_out()[0]
+
+    def runs_and_left_out(self) -> tuple[list[StoredRun], list[str]]:
+        """The runs that can be read, and a sentence about each that cannot."""
+        left_out: list[str] = []
         try:
-            return find_runs(self.root, self.places)
+            return find_runs(self.root, self.places, say=left_out.append), left_out
         except ValueError:  # there is no run yet
-            return []
+            return [], left_out
 
     def current_page(self) -> bytes:
         """The report of all that has been learned so far."""
@@ -49,8 +54,9 @@ class ReportServer(ThreadingHTTPServer):
             return self.page
 
     def live(self) -> bytes:
-        runs = self.runs()
-        return json.dumps({"page": _state(runs), "runs": going_on(runs)}).encode()
+        runs, left_out = self.runs_and_left_out()
+        told = {"page": _state(runs), "runs": going_on(runs), "left_out": left_out}
+        return json.dumps(told, allow_nan=False).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -85,7 +91,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_for_us(self) -> bool:
         """Whether the request names this machine, so that no page of another site can ask under a name of its own."""
-        name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        try:
+            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        except ValueError:  # such as [::1 without its end
+            return False
         return not self.server.loopback or name == "localhost" or _is_loopback(name)
 
     def log_message(self, format: str, *args: object) -> None:

@@ -1,16 +1,22 @@
 """Runs on disk: how they are found, and what they hold. Nothing here writes."""
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ..runs.config import in_words
+from ..runs.errors import RunDamaged
 from ..runs.events import Event, Finished, Started, TaskDone, result_of
-from ..runs.folder import RunDamaged, RunFolder
+from ..runs.folder import RunFolder
 from .bit_history import BitHistory
+
+
+def warn(sentence: str) -> None:
+    warnings.warn(sentence, stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -67,25 +73,30 @@ class StoredRun:
     @cached_property
     def bits(self) -> BitHistory | None:
         """The frozen bits after each task; None where they were not kept, or cannot be read, which is warned of."""
-        files = sorted((self.folder.path / "bits").glob("task*.safetensors"), key=lambda f: int(f.stem[4:]))
+        there = (self.folder.path / "bits").glob("task*.safetensors")
+        files = sorted((f for f in there if f.stem[4:].isdecimal()), key=lambda f: int(f.stem[4:]))
         if not files:
             return None
-        history = BitHistory(files, self.config["method_options"])
         try:
+            self.folder.require_kept(files)
+            history = BitHistory(files, self.config["method_options"])
             history.require_readable()
-        except ValueError as error:
+        except (KeyError, OSError, ValueError) as error:
             warnings.warn(f"{error}; its bits are left out", stacklevel=2)
             return None
         return history
 
 
-def find_runs(root: Path, places: list[str], only: str = "", without: str = "") -> list[StoredRun]:
+def find_runs(
+    root: Path, places: list[str], only: str = "", without: str = "", say: Callable[[str], None] = warn
+) -> list[StoredRun]:
     """All runs below these places, each a folder or a name below ``root`` (a stream, a method's folder, a run).
 
-    ``only`` and ``without`` look at the words of variant and changes, as `bitfreeze table` does.
+    ``only`` and ``without`` look at the words of variant and changes, as `bitfreeze table` does. A run that cannot be
+    read is left out, and ``say`` is called with a sentence that names it.
     """
     files = {file.resolve(): file for place in places or [""] for file in _configs(root, place)}
-    runs = read_runs(sorted(files))
+    runs = [run for run in (read_or_say(file.parent, say) for file in sorted(files)) if run is not None]
     kept = [run for run in runs if is_wanted(variant_of(run.config), only, without)]
     if not kept:
         where = ", ".join(places) or str(root)
@@ -98,7 +109,7 @@ def find_run(root: Path, place: str) -> StoredRun:
     folder = next((p for p in (Path(place), root / place) if (p / "config.toml").exists()), None)
     if folder is None:
         raise ValueError(f"there is no run {place!r}, neither as a folder nor below {root}")
-    return StoredRun(RunFolder(folder), RunFolder(folder).read_config())
+    return _whole_run(RunFolder(folder))
 
 
 def _configs(root: Path, place: str) -> list[Path]:
@@ -115,12 +126,28 @@ def read_runs(files: Iterable[Path]) -> list[StoredRun]:
     """The runs of these config.toml. A run that cannot be read is named and left out."""
     found = []
     for file in files:
-        folder = RunFolder(file.parent)
-        try:
-            found.append(StoredRun(folder, folder.read_config()))
-        except RunDamaged as error:
-            warnings.warn(f"{error}; it is left out", stacklevel=3)
+        run = read_or_say(file.parent, warn)
+        found += [] if run is None else [run]
     return found
+
+
+def read_or_say(place: Path, say: Callable[[str], None]) -> StoredRun | None:
+    """The run of this folder, all of it read; None for a run that is damaged or just deleted, which is said."""
+    try:
+        return _whole_run(RunFolder(place))
+    except (OSError, RunDamaged) as error:
+        say(f"{error}; it is left out")
+    return None
+
+
+def _whole_run(folder: RunFolder) -> StoredRun:
+    run = StoredRun(folder, folder.read_config())
+    folder.require_own_config()
+    for event in run.events:
+        if isinstance(event, TaskDone) and not all(map(isfinite, event.row)):
+            raise RunDamaged(f"{folder.path / 'events.jsonl'} tells of task {event.task + 1} what is no number")
+    run.matrix  # noqa: B018 - read now, so that a damaged one is named
+    return run
 
 
 def variant_of(config: Mapping[str, Any]) -> str:

@@ -15,10 +15,12 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that a run notes. ``n`` counts events from 0; the folder of the run sets it."""
+    """Something that a run notes. ``n`` counts events from 0, ``link`` ties the line to the one before it; the log of
+    the run sets both (event_log.py)."""
 
     name: ClassVar[str]
     n: int = 0
+    link: str | None = field(default=None, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The event as one table of plain values, in the order of its line."""
@@ -41,6 +43,7 @@ class Started(Event):
     learned: int
     epochs_cap: int | None = None
     updates_cap: int | None = None
+    config: str | None = None  # SHA-256 of config.toml
 
     @property
     def rounds_cap(self) -> int:
@@ -138,6 +141,7 @@ class TaskTested(Event):
     accuracy: list[float]
     extra_bytes: int
     buffer_bytes: int
+    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
     report: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -158,6 +162,7 @@ class TaskPlayed(Event):
     evaluation_seconds: float
     extra_bytes: int
     buffer_bytes: int
+    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
     report: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -218,15 +223,21 @@ _CLASSES: tuple[type[Event], ...] = (
 )  # fmt: skip
 
 
-def _accepted(hint: Any) -> tuple[type, ...]:
-    """The types that a value of JSON may have for a field with this type; the entries of a list are not checked."""
-    parts = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    return tuple(each for part in parts for each in ((int, float) if part is float else (get_origin(part) or part,)))
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value of JSON can stand for a field with this type, its entries included."""
+    if isinstance(hint, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint
 
 
 _FIELDS = {
-    of: {each.name: _accepted(get_type_hints(of)[each.name]) for each in fields(of) if each.name != "report"}
-    for of in _CLASSES
+    of: {each.name: get_type_hints(of)[each.name] for each in fields(of) if each.name != "report"} for of in _CLASSES
 }
 _REQUIRED = {
     of: [each.name for each in fields(of) if each.default is MISSING and each.default_factory is MISSING]
@@ -236,12 +247,18 @@ _REQUIRED = {
 
 def parse_line(line: bytes) -> Event | None:
     """The event of a line; None for a line without number and name, such as one that was cut off."""
+    values = values_of(line)
+    return None if values is None else from_json(values)
+
+
+def values_of(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None for a line without number and name."""
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    is_event = isinstance(values, dict) and isinstance(values.get("n"), int) and "event" in values
-    return from_json(values) if is_event else None
+    is_event = isinstance(values, dict) and type(values.get("n")) is int and "event" in values
+    return values if is_event and isinstance(values.get("link"), str | None) else None
 
 
 def from_json(values: Mapping[str, Any]) -> Event:
@@ -262,7 +279,7 @@ def from_json(values: Mapping[str, Any]) -> Event:
 
 def _faults(of: type[Event], values: Mapping[str, Any]) -> list[str]:
     """The fields that are missing or have another type."""
-    wrong = [name for name, types in _FIELDS[of].items() if name in values and not isinstance(values[name], types)]
+    wrong = [name for name, hint in _FIELDS[of].items() if name in values and not _fits(values[name], hint)]
     return [*wrong, *(name for name in _REQUIRED[of] if name not in values)]
 
 

@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -18,22 +19,23 @@ from ..data.extras import lab_module
 from ..devices import current_device, described
 from ..streams import streams
 from .config import Config, in_todays_options
-from .events import Event, Finished, parse_line, result_of
-from .kinds import kinds
+from .durable import write_aside
+from .errors import RunDamaged, RunRefused
+from .event_log import EventLog, rows_of
+from .events import Event, Finished, Started, TaskDone, result_of
+from .kinds import kind_of, kinds
 from .provenance import environment
 from .values import to_toml
 
 THEN = ", then "  # between the devices of a run that was moved
 E = TypeVar("E", bound=Event)
+_KINDS: dict[str, type] = {
+    **dict.fromkeys(("stream", "method", "variant"), str),
+    **dict.fromkeys(("training", "network", "stream_options", "method_options", "environment"), dict),
+    "seed": int,
+    "changes": list,
+}
 Listener = Callable[[Event], None]
-
-
-class RunRefused(RuntimeError):
-    """The run cannot be started as asked; what is on disk stays as it is."""
-
-
-class RunDamaged(ValueError):
-    """A file of a run cannot be read."""
 
 
 def runs_root(given: Path | str | None = None) -> Path:
@@ -48,7 +50,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoint"
         self.listeners = tuple(listeners)
-        self.events_written = 0
+        self.log = EventLog(path / "events.jsonl")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -58,6 +60,10 @@ class RunFolder:
         """
         filelock = lab_module("filelock")
         lock = self.path / "lock"
+        if lock.is_symlink():
+            raise RunRefused(
+                f"{lock} must be a file, got a link, which another file would be locked through: delete it"
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             held = filelock.FileLock(lock).acquire(blocking=False)
@@ -67,7 +73,7 @@ class RunFolder:
             with held:
                 yield
         finally:
-            if list(self.path.iterdir()) == [lock]:
+            if self.path.is_dir() and list(self.path.iterdir()) == [lock]:
                 shutil.rmtree(self.path)
                 if not any(self.path.parent.iterdir()):
                     self.path.parent.rmdir()
@@ -100,37 +106,33 @@ class RunFolder:
         if not (self.path / "config.toml").exists():
             write_aside(self.path / "config.toml", to_toml(_settings(config)))
 
-    def note_device(self) -> None:
-        """Note in the settings that a run has moved to another device."""
+    def begin(self, started: Started) -> None:
+        """Tell that a run begins or goes on. Settings note the device that it has moved to.
+
+        The event comes first. It holds the digest of the settings, so that a kill between the two leaves settings that
+        an event has told of.
+        """
+        file = self.path / "config.toml"
+        text = file.read_text()
         kept, now = self.read_config(), described(current_device())
         before = kept["environment"].get("device", "cpu")
         if _last_device(before) != now:
             kept["environment"]["device"] = f"{before}{THEN}{now}"
-            write_aside(self.path / "config.toml", to_toml(kept))
+            text = to_toml(kept)
+        self.event(replace(started, config=sha256(text.encode()).hexdigest()))
+        if text != file.read_text():
+            write_aside(file, text)
 
     def event(self, event: E) -> E:
         """Append an event; returns it with its number. Numbers go on from the checkpoint that a run continues at."""
-        event = replace(event, n=self.events_written)
-        with (self.path / "events.jsonl").open("ab+") as file:
-            file.write(_line_end_missing(file) + event.to_line())
-        self.events_written += 1
+        event = self.log.append(event)
         for listener in self.listeners:
             listener(event)
         return event
 
     def events(self) -> list[Event]:
-        """All events that count. An event voids those before it whose number is the same or greater; a line that was
-        cut off is no event."""
-        file = self.path / "events.jsonl"
-        found: list[Event] = []
-        for line in file.read_bytes().splitlines() if file.exists() else []:
-            event = parse_line(line)
-            if event is None:
-                continue
-            while found and found[-1].n >= event.n:
-                found.pop()
-            found.append(event)
-        return found
+        """All events that count. Raises RunDamaged where one is damaged or missing."""
+        return self.log.read()
 
     def write_matrix(self, matrix: list[list[float]], name: str) -> None:
         """Write ``name``.csv: a row for each task learned, a column for each task, empty before it was learned."""
@@ -146,19 +148,30 @@ class RunFolder:
         return next((kind.matrix for kind in kinds.values() if (self.path / f"{kind.matrix}.csv").exists()), "")
 
     def read_matrix(self) -> list[list[float]]:
-        """A row for each task learned; no row before the first is."""
-        name = self.matrix_name()
-        lines = (self.path / f"{name}.csv").read_text().splitlines() if name else []
-        return [[float(cell) for cell in row if cell] for row in csv.reader(lines)]
+        """A row for each task learned; no row before the first is. It must be the one that the events tell."""
+        name, told = self.matrix_name(), rows_of(self.events())
+        if not name:
+            return told
+        file = self.path / f"{name}.csv"
+        try:
+            lines = file.read_text().splitlines()
+            found = [[float(cell) for cell in row if cell] for row in csv.reader(lines)]
+        except (OSError, ValueError, csv.Error) as error:
+            raise RunDamaged(f"{file} cannot be read ({error}): the run's command writes it again") from None
+        # a run that was just killed may have written a row whose event it has not, or is being written
+        if repr(found[: len(told)]) != repr(told[: len(found)]) or len(found) < len(told) - 1:
+            raise RunDamaged(f"{file} is not what events.jsonl tells: the run's command writes it again")
+        return found
 
-    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> None:
-        """Write what is kept of a task to ``name``/task1.safetensors and so on."""
+    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> dict[str, str]:
+        """Write what is kept of a task to ``name``/task1.safetensors and so on; returns its SHA-256 by its path."""
         from safetensors.torch import save
 
         place = self.path / name
         place.mkdir(exist_ok=True)
-        on_host = {k: v.cpu().contiguous() for k, v in tensors.items()}
-        write_aside(place / f"task{task + 1}.safetensors", save(on_host))
+        data = save({k: v.cpu().contiguous() for k, v in tensors.items()})
+        write_aside(place / f"task{task + 1}.safetensors", data)
+        return {f"{name}/task{task + 1}.safetensors": sha256(data).hexdigest()}
 
     def read_tensors(self, name: str, task: int) -> dict[str, Tensor]:
         from safetensors import SafetensorError
@@ -167,10 +180,20 @@ class RunFolder:
         file = self.path / name / f"task{task + 1}.safetensors"
         if not file.exists():
             raise ValueError(f"{file} is not there: the run has not learned {task + 1} tasks yet")
+        self.require_kept([file])
         try:
             return load(file.read_bytes())
         except SafetensorError as error:
             raise RunDamaged(f"{file} cannot be read ({error}): delete the run and do it again") from None
+
+    def require_kept(self, files: Iterable[Path]) -> None:
+        """Refuse files of tasks that are not what the run wrote. Runs of earlier versions do not tell."""
+        told = [event.files for event in self.events() if isinstance(event, TaskDone) and event.files]
+        expected = {path: digest for table in told for path, digest in table.items()}
+        for file in files:
+            digest = expected.get(file.relative_to(self.path).as_posix())
+            if digest is not None and sha256(file.read_bytes()).hexdigest() != digest:
+                raise RunDamaged(f"{file} cannot be read (it is not what was written): delete the run and do it again")
 
     def read_config(self) -> dict[str, Any]:
         file = self.path / "config.toml"
@@ -181,11 +204,39 @@ class RunFolder:
         missing = [name for name in ("stream", "method", "seed", "training", "environment") if name not in config]
         if missing:
             raise RunDamaged(f"{file} does not say {' and '.join(missing)}: mend it, or delete the run")
+        wrong = [name for name, kind in _KINDS.items() if name in config and type(config[name]) is not kind]
+        wrong += ["changes"] * (not wrong and not all(isinstance(change, str) for change in config["changes"]))
+        if wrong or config["seed"] < 0:
+            name = wrong[0] if wrong else "seed"
+            raise RunDamaged(f"{file} says {name} = {config[name]!r}, which cannot be: mend it, or delete the run")
         return config
 
     def result(self) -> Finished | None:
         """The last event of a finished run; None for a run that has not ended."""
         return result_of(self.events())
+
+    def result_or_word(self) -> Finished | None:
+        """The same; None for a run whose events are damaged, which is said. Such a run goes on from its checkpoint."""
+        try:
+            return self.result()
+        except RunDamaged as error:
+            warnings.warn(str(error), stacklevel=3)
+            return None
+
+    def write_lost_files(self, config: Config) -> None:
+        """Write settings and matrix of a finished run again, if they were lost or damaged since."""
+        self.write_config(config)
+        try:
+            self.read_matrix()
+        except RunDamaged as error:
+            warnings.warn(str(error), stacklevel=3)
+            self.write_matrix(rows_of(self.events()), kind_of(config.stream).matrix)
+
+    def require_own_config(self) -> None:
+        """Refuse settings that are not those that the run began with. Runs of earlier versions do not tell."""
+        told = {event.config for event in self.events() if isinstance(event, Started) and event.config}
+        if told and sha256((self.path / "config.toml").read_bytes()).hexdigest() not in told:
+            raise RunDamaged(f"{self.path / 'config.toml'} is not what the run wrote: mend it, or delete the run")
 
 
 class Follower(RunFolder):
@@ -201,29 +252,24 @@ class Follower(RunFolder):
     def write_config(self, config: Config) -> None:
         pass
 
-    def note_device(self) -> None:
+    def begin(self, started: Started) -> None:
+        self.event(started)
+
+    def write_lost_files(self, config: Config) -> None:
         pass
 
     def event(self, event: E) -> E:
-        self.events_written += 1
-        return replace(event, n=self.events_written - 1)
+        self.log.written += 1
+        return replace(event, n=self.log.written - 1)
 
     def write_matrix(self, matrix: list[list[float]], name: str) -> None:
         pass
 
-    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> None:
-        pass
+    def write_tensors(self, name: str, task: int, tensors: dict[str, Tensor]) -> dict[str, str]:
+        return {}
 
     def result(self) -> Finished | None:
         return None
-
-
-def _line_end_missing(file: BinaryIO) -> bytes:
-    """A line end where the last line was cut off, else nothing."""
-    if not file.tell():
-        return b""
-    file.seek(-1, os.SEEK_END)
-    return b"" if file.read(1) == b"\n" else b"\n"
 
 
 def _last_device(devices: str) -> str:
@@ -234,13 +280,6 @@ def _last_device(devices: str) -> str:
 def _settings(config: Config) -> dict[str, Any]:
     place = environment(config.packages, streams[config.stream].needs, config.precision)
     return tomllib.loads(to_toml({**asdict(config), "environment": place}))
-
-
-def write_aside(file: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all."""
-    aside = file.with_name(f".{file.name}.part")
-    aside.write_bytes(content.encode() if isinstance(content, str) else content)
-    aside.replace(file)
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -116,7 +116,7 @@ class ReinforcementRun(Run):
     def _test(self, task: Task) -> TaskPlayed:
         played, seconds = self._evaluate_all(self.tasks[: task.index + 1], self.settings.final_games)
         self.learned.append(metrics.is_above(played[-1], self.random[task.index]))
-        self.folder.write_tensors("weights", task.index, self.net.state_dict())
+        self._keep("weights", task, self.net.state_dict())
         return TaskPlayed(
             task=task.index,
             score=[mean(scores) for scores in played],

@@ -1,11 +1,13 @@
 """A run in progress: it trains task after task, and is saved between and within tasks."""
 
 import time
+import warnings
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar, TypedDict
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...model.devices import moved
 from ...model.ranks import current_ranks
@@ -17,10 +19,20 @@ from ..rl import Games
 from ..streams import Stream
 from ..tasks import Task, TaskData
 from ..training import share_random_state
-from .checkpoint import load_checkpoint, next_number, random_states, save_checkpoint, set_random_states, share_state
+from .checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    next_number,
+    random_states,
+    save_checkpoint,
+    set_random_states,
+    share_state,
+)
 from .config import Config
+from .errors import RunRefused
 from .events import Finished, Started, TaskDone
-from .folder import RunFolder, RunRefused
+from .folder import RunFolder
+from .kinds import kind_of
 
 
 class Sizes(TypedDict):
@@ -51,6 +63,7 @@ class Run(ABC):
         # what a method makes beside the network is on the CPU unless it is made from the network's own tensors
         self.net: nn.Module = self.method.build(net.to(self.device), self.tasks).to(self.device)
         self.matrix: list[list[float]] = []
+        self.kept_files: dict[str, str] = {}  # SHA-256 of each file that was kept of the last task
         self.seconds = 0.0
         self.number = 0  # of the next checkpoint
         self.saved_at = self.started_at = time.monotonic()
@@ -95,7 +108,7 @@ class Run(ABC):
     def finish(self) -> Finished:
         """Carry out the run, or the rest of it; returns its last event."""
         training = self._take_up()
-        self.folder.event(self._started([task.name for task in self.tasks]))
+        self.folder.begin(self._started([task.name for task in self.tasks]))
         for task in self.tasks[len(self.matrix) :]:
             data = self._train(task, training)
             training = None
@@ -109,13 +122,18 @@ class Run(ABC):
         return 1000 * self.config.seed + task.index
 
     def _note_task(self, task: Task) -> None:
+        self.kept_files.clear()
         event = self._test(task)
         self.matrix.append(event.row)
         self.folder.write_matrix(self.matrix, event.matrix)
         pictures = self.method.pictures() if self.keep_bits else {}
         if pictures:
-            self.folder.write_tensors("bits", task.index, pictures)
-        self.folder.event(event)
+            self._keep("bits", task, pictures)
+        self.folder.event(replace(event, files=dict(self.kept_files) or None))
+
+    def _keep(self, name: str, task: Task, tensors: dict[str, Tensor]) -> None:
+        """Keep tensors of a task that has just been learned."""
+        self.kept_files |= self.folder.write_tensors(name, task.index, tensors)
 
     def _sizes(self) -> Sizes:
         return {"extra_bytes": self.method.extra_bytes(), "buffer_bytes": self.method.buffer_bytes()}
@@ -132,6 +150,8 @@ class Run(ABC):
     def _save(self, training: dict[str, Any] | None) -> None:
         if not self.ranks.leads:
             return
+        if not self.folder.path.is_dir():
+            raise RunRefused(f"{self.folder.path} was deleted while the run went on: start it again")
         save_checkpoint(
             self.folder.checkpoints,
             self.number,
@@ -142,9 +162,10 @@ class Run(ABC):
                 "matrix": self.matrix,
                 "own": self._own_state(),
                 "seconds": self._elapsed(),
-                "events": self.folder.events_written,
+                "events": self.folder.log.written,
                 "random": random_states(self.device.type),
             },
+            self.folder.log.saved(),
         )
         self.number += 1
         self.saved_at = time.monotonic()
@@ -152,14 +173,31 @@ class Run(ABC):
     def _take_up(self) -> dict[str, Any] | None:
         """Continue at the newest checkpoint; returns the state of training if that was in the middle of a task."""
         found = load_checkpoint(self.folder.checkpoints) if self.ranks.leads else None
-        state = share_state(None if found is None else found[1], self.ranks)
-        self.number = next_number(self.folder.checkpoints) if found is None else found[0] + 1
+        state = share_state(None if found is None else found.state, self.ranks)
+        self.number = next_number(self.folder.checkpoints) if found is None else found.number + 1
         if state is None:
             return None
+        try:
+            training = self._take_state(state)
+        except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise RunRefused(
+                f"the checkpoint in {self.folder.checkpoints} does not fit this run ({error!r}); delete the folder "
+                "to begin again"
+            ) from None
+        with self.ranks.together():
+            if found is not None:
+                self._go_on_after(found)
+            else:
+                self.folder.log.written = state["events"]
+        return training
+
+    def _take_state(self, state: dict[str, Any]) -> dict[str, Any] | None:
         self.matrix, self.seconds = state["matrix"], state["seconds"]
+        own = self._own_state()
         for name, value in state.get("own", {}).items():
+            if name not in own:
+                raise KeyError(name)
             setattr(self, name, value)
-        self.folder.events_written = state["events"]
         self._recall()
         self.net.load_state_dict(state["net"])
         own = moved(state["method"], self.device)
@@ -167,3 +205,11 @@ class Run(ABC):
         set_random_states(state["random"])
         training: dict[str, Any] | None = state["training"]
         return training
+
+    def _go_on_after(self, checkpoint: Checkpoint) -> None:
+        """Bring the files of the run to where the checkpoint was, if a power cut or other damage took them back."""
+        mended = self.folder.log.go_on_from(checkpoint.events, checkpoint.state["events"])
+        if mended:
+            warnings.warn(mended, stacklevel=2)
+        if self.matrix:
+            self.folder.write_matrix(self.matrix, kind_of(self.config.stream).matrix)

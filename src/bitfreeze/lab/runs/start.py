@@ -80,17 +80,16 @@ def run(
     with ExitStack() as stack:
         with ranks.together():
             stack.enter_context(folder.locked())
-            finished = folder.result()
+            finished = folder.result_or_word()
             folder.require_same_config(config, finished is not None)
         told = ranks.gather(None if finished is None else finished.to_json())[0]
         result = None if told is None else from_json(told)
         if isinstance(result, Finished):
-            folder.write_config(config)  # the file may have been lost since
+            folder.write_lost_files(config)
             return result
         with ranks.together():
             prepared = kind_of(config.stream).run(config, folder, checkpoint_seconds, keep_bits)
             folder.write_config(config)  # only now: nothing is kept of a run that is refused
-            folder.note_device()
         return prepared.finish()
 
 

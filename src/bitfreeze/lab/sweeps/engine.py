@@ -73,6 +73,7 @@ _libc = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded before 
 
 def _end_with_parent() -> None:
     """End this process with its parent: a killed worker must not leave a run that goes on writing, because another
-    worker takes the run up."""
+    worker takes the run up. Ctrl-C ends it too, also where this process was started to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     if _libc is not None:
         _libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -15,7 +15,8 @@ from uuid import uuid4
 
 from ..._messages import install
 from ..runs.config import Config
-from ..runs.folder import runs_root, write_aside
+from ..runs.durable import write_aside
+from ..runs.folder import runs_root
 from .engine import Ending, Options, carry_out, ending_of, start
 
 SEND_SECONDS = 5.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._messages import install
 from ...registry import Registry
-from ...runs.folder import write_aside
+from ...runs.durable import write_aside
 from ..stored import StoredRun
 from .style import STYLE
 

@@ -213,6 +213,7 @@ async function look() {
     box.replaceChildren();
     make("h2", now.runs.length ? "Going on" : "No run is going on", box);
     now.runs.forEach((run) => showRun(run, box));
+    (now.left_out || []).forEach((sentence) => make("p", sentence, box));
   } catch (error) {
     box.replaceChildren();
     make("p", "The server does not answer: bitfreeze watch has ended, or is busy.", box);
