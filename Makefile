@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check bench results docs clean
+.PHONY: demo test test-all test-dist check bench results docs dist clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -13,6 +13,10 @@ test: check
 # the same, and the plug-ins inside Avalanche, Lightning, Transformers and Stable-Baselines3, and sweeps on Ray and SLURM
 test-all: check .venv-all/ready
 	.venv-all/bin/python -m pytest -n 2
+
+# the files of `make dist`, installed in an environment of their own
+test-dist: dist
+	$(BIN)/python -m pytest -m release
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -33,6 +37,11 @@ docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+# wheel and source archive, in dist/
+dist: .venv/ready
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab,atari]"
@@ -45,4 +54,4 @@ docs: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-all
+	rm -rf .venv .venv-all dist
