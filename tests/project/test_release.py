@@ -1,4 +1,4 @@
-"""The files of a release: what is in them, and that they run where nothing else of the project is (`make test-dist`)."""
+"""The files of a release: what is in them, and that they run where nothing else of the project is. `make test-dist`"""
 
 import os
 import re
