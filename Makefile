@@ -7,7 +7,7 @@ TORCH_VERSIONS := 2.6.0 2.9.1 2.13.0 2.15.0
 LIBRARY_TESTS := tests/blip tests/fisher tests/model tests/test_*.py
 CHEAP_LAB_TESTS := tests/lab/runs/test_checkpoint.py tests/lab/training tests/lab/test_devices.py
 
-.PHONY: demo test test-all test-versions test-device torture check bench results docs clean
+.PHONY: demo test test-all test-versions test-device test-dist torture check bench results docs dist clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -29,9 +29,14 @@ test-versions: $(TORCH_VERSIONS:%=.venv-torch-%/ready)
 DEVICE ?= standin
 test-device: .venv/ready
 	BITFREEZE_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest tests/devices
+
 # hours of attacks; TORTURE="kills flips --minutes 5" for some of them, "--help" for all options
 torture: .venv/ready
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore -m torture $(TORTURE)
+
+# the files of `make dist`, installed in an environment of their own
+test-dist: dist
+	$(BIN)/python -m pytest -m release
 
 check: .venv/ready
 	$(BIN)/ruff check .
@@ -52,6 +57,11 @@ docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
+# wheel and source archive, in dist/
+dist: .venv/ready
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build
+
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lab,atari]"
@@ -71,4 +81,4 @@ docs: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-all .venv-torch-*
+	rm -rf .venv .venv-all .venv-torch-* dist

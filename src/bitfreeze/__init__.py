@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .blip import BLIP, Consolidation, Rules
     from .fisher import diagonal_fisher
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["BLIP", "Consolidation", "Rules", "diagonal_fisher", "information_gain", "likelihoods", "quantize"]
 
