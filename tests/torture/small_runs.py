@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bitfreeze.lab.methods import methods
-from bitfreeze.lab.results.rows import finished_rows
+from bitfreeze.lab.results.rows import rows_of
+from bitfreeze.lab.results.stored import find_run
 from bitfreeze.lab.runs.checkpoint import load_checkpoint
 from bitfreeze.lab.runs.config import Config, make_config
 from bitfreeze.lab.runs.folder import RunFolder
@@ -69,7 +70,7 @@ def results(config: Config, root: Path) -> dict[str, object]:
     """What must be the same however a run came to its end. Times differ."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        (row,) = [r for r in finished_rows(root, config.stream) if r["command"] == config.command]
+        (row,) = rows_of([find_run(root, config.name)])  # alone: some columns depend on other runs
         checkpoint = load_checkpoint(root / config.name / "checkpoint")
     assert checkpoint is not None
     folder = RunFolder(root / config.name)

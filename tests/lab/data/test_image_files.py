@@ -272,3 +272,10 @@ def test_the_real_images(real_data: tuple[str]) -> None:
     else:
         assert len(images.train_y) + len(images.test_y) == 18232
         assert not {bytes(x) for x in images.train_x.numpy()} & {bytes(x) for x in images.test_x.numpy()}
+
+
+def test_a_picture_of_far_too_many_pixels_is_not_decoded(tmp_path, monkeypatch):
+    Image.new("L", (60, 60)).save(tmp_path / "large.png")
+    monkeypatch.setattr(extras, "MOST_PIXELS", 3599)
+    with pytest.raises(DataCorrupt, match="it has 60 x 60 pixels"), extras.open_picture(tmp_path / "large.png"):
+        pass

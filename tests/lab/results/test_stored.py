@@ -1,9 +1,13 @@
 """Finding runs on disk, and reading their frozen bits."""
 
+import json
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from bitfreeze.lab.results.rows import finished_rows
+from bitfreeze.lab.results.server import report_server
 from bitfreeze.lab.results.stored import find_runs
 from support.made_runs import SHAPES, make_run
 
@@ -79,3 +83,49 @@ def test_a_damaged_file_is_one_sentence(tmp_path):
 
 def test_a_run_without_bits_has_none(tmp_path):
     assert make_run(tmp_path, "ft").bits is None
+
+
+def odd_seed(place):
+    config = place / "config.toml"
+    config.write_text(config.read_text().replace("seed = 0", 'seed = "zero"', 1))
+
+
+def events_in_a_folder(place):
+    (place / "events.jsonl").unlink()
+    (place / "events.jsonl").mkdir()
+
+
+def no_number(place):
+    """As a run of an earlier version has it, whose lines are not linked."""
+    lines = [json.loads(line) for line in (place / "events.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["link"]
+        if line["event"] == "task":
+            line["accuracy"] = [float("nan")] * len(line["accuracy"])
+    (place / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def a_bad_line(place):
+    data = (place / "events.jsonl").read_bytes()
+    (place / "events.jsonl").write_bytes(data[:200] + b"x" + data[201:])
+
+
+def other_accuracies(place):
+    file = place / "accuracy.csv"
+    file.write_text(file.read_text().replace("90.0", "99.0"))
+
+
+@pytest.mark.parametrize("damage", [odd_seed, events_in_a_folder, no_number, a_bad_line, other_accuracies])
+def test_one_odd_run_is_named_and_the_others_are_shown(damage, tmp_path):
+    odd = make_run(tmp_path, "ft").folder.path
+    make_run(tmp_path, "ft", seed=1)
+    damage(odd)
+    with pytest.warns(UserWarning, match="seed0.*left out"):
+        assert [row["seed"] for row in finished_rows(tmp_path, "digits5")] == [1]
+    with pytest.warns(UserWarning, match="seed0.*left out"):
+        assert [run.config["seed"] for run in find_runs(tmp_path, [])] == [1]
+    with report_server(tmp_path, []) as server:
+        told = json.loads(server.live())
+        assert b"seed 1" in server.current_page()
+    assert len(told["left_out"]) == 1
+    assert "seed0" in told["left_out"][0]
