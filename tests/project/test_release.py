@@ -100,14 +100,18 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     install = [place / "bin" / "python", "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
-    subprocess.run([*install, f"{wheel}[lab]"], check=True)
+    # clean, because pip would take a package on PYTHONPATH for installed
+    subprocess.run([*install, f"{wheel}[lab]"], env=clean_environment(), check=True)
     return place / "bin"
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BITFREEZE"))}
 
 
 def run(command: list[str | Path], folder: Path) -> str:
     """What a command prints, in a folder with nothing of the project around it."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "BITFREEZE"))}
-    done = subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=clean_environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
