@@ -16,7 +16,7 @@ from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_h
 
 import bitfreeze
 from bitfreeze import BLIP, diagonal_fisher
-from bitfreeze._undo import ONE_AT_A_TIME
+from bitfreeze.model.undo import ONE_AT_A_TIME
 from support.protected_nets import Net, make_task, train_sgd
 from torture.attacks import WRONG, Outcomes, Setting, attack
 from torture.blip_states import KINDS

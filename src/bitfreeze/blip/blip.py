@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._messages import warn_caller
-from .._undo import LAST, ONE_AT_A_TIME
 from ..fisher.estimation import Progress
 from ..fisher.memory import DEFAULT as DEFAULT_MEMORY
 from ..model.autocast import without_autocast
 from ..model.parameters import Watch, watched_modules, watched_parts
 from ..model.ranks import current_ranks
 from ..model.shards import require_supported
+from ..model.undo import LAST, ONE_AT_A_TIME
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
 from .choosing import default_rules, make_guards

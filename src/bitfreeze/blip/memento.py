@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Memento:
     """All that a BLIP has stored, taken before a call. As a context it puts it back, unless ``done`` is set inside.
 
-    Enter it twice (see _undo.py). Tensors of a state are never changed in place, so references are enough; weights are
+    Enter it twice (see model/undo.py). Tensors of a state are never changed in place, so references are enough; weights are
     copied where the call may move them.
     """
 

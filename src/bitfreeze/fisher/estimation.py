@@ -11,10 +11,10 @@ from torch.utils.data import Dataset, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from .._messages import warn_caller
-from .._undo import LAST, ONE_AT_A_TIME, Undo
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
+from ..model.undo import LAST, ONE_AT_A_TIME, Undo
 from . import memory
 from .accumulation import Accumulation
 from .batches import split_batch

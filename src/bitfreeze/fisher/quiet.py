@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._undo import LAST, Undo
 from ..model.devices import random_states, set_random_states
 from ..model.parameters import Slot
+from ..model.undo import LAST, Undo
 from .taps import forget_taps
 
 

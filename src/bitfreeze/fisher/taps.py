@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from .._undo import LAST
+from ..model.undo import LAST
 from .registry import CONVOLUTIONS, convolves_inside
 
 
