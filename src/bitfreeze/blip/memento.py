@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class Memento:
     """All that a BLIP has stored, taken before a call. As a context it puts it back, unless ``done`` is set inside.
 
-    Enter it twice (see model/undo.py). Tensors of a state are never changed in place, so references are enough; weights are
-    copied where the call may move them.
+    Enter it twice (see model/undo.py). Tensors of a state are never changed in place, so references are enough;
+    weights are copied where the call may move them.
     """
 
     def __init__(self, blip: "BLIP", moves_weights: bool, modules: list[nn.Module]) -> None:
