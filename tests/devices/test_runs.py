@@ -96,9 +96,9 @@ def test_a_checkpoint_is_on_the_host_and_knows_the_random_states_of_all_devices(
         carried_out(config, tmp_path, device, listeners=[cut_after(3, "epoch")], checkpoint_seconds=0)
     found = load_checkpoint(tmp_path / config.name / "checkpoint")
     assert found is not None
-    states = found[1]["random"]["devices"][device.type]
+    states = found.state["random"]["devices"][device.type]
     assert len(states) == torch.get_device_module(device).device_count()
-    assert all(tensor.is_cpu for tensor in found[1]["net"].values())
+    assert all(tensor.is_cpu for tensor in found.state["net"].values())
 
 
 def test_a_finished_run_keeps_the_device_that_it_was_made_on(device, tmp_path) -> None:

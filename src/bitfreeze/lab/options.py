@@ -45,15 +45,15 @@ class Option:
         return self._require(path, text if takes_words else plain_value(text), text)
 
     def _require(self, path: str, value: Any, given: Any) -> Any:
-        large = _largest(value)
-        if large > (LARGEST_WHOLE if isinstance(large, int) else LARGEST):
-            raise ValueError(
-                f"{path} must hold numbers of at most {LARGEST:g}, and whole ones below 2^63, got a larger"
-            )
         if not _fits(value, self.hint):
             got = repr(given) if len(repr(given)) <= 100 else f"{repr(given)[:100]}…"
             raise ValueError(
                 f"{path} must be {described(self.hint)}, got {got}; write for example {path}={typed(self.default)}"
+            )
+        large = _largest(value)
+        if large > (LARGEST_WHOLE if isinstance(large, int) else LARGEST):
+            raise ValueError(
+                f"{path} must hold numbers of at most {LARGEST:g}, and whole ones below 2^63, got a larger"
             )
         return value
 

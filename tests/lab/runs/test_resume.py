@@ -83,7 +83,7 @@ def test_training_in_bf16_goes_on_to_the_same_bytes(method, tmp_path):
     whole, parts = (RunFolder(tmp_path / side / config.name) for side in ("whole", "parts"))
     assert whole.read_matrix() == parts.read_matrix()
     assert whole.read_config()["environment"]["precision"] == "bf16"
-    states = [load_checkpoint(folder.checkpoints)[1] for folder in (whole, parts)]
+    states = [load_checkpoint(folder.checkpoints).state for folder in (whole, parts)]
     a, b = (flat_tensors({"net": state["net"], "method": state["method"]}) for state in states)
     assert a.keys() == b.keys()
     assert all(torch.equal(a[name], b[name]) for name in a)
