@@ -49,8 +49,8 @@ def test_auto_goes_on_with_the_threads_that_a_run_has(machine, tmp_path):
 
     def go(threads, **options):
         return start(
-            SMALL, tmp_path, options.get("listeners", ()), checkpoint_seconds=0, keep_bits=False, threads=threads, device="cpu",
-            get_data=lambda name: None,
+            SMALL, tmp_path, options.get("listeners", ()), checkpoint_seconds=0, keep_bits=False, threads=threads,
+            device="cpu", get_data=lambda name: None,
         )  # fmt: skip
 
     with pytest.raises(Cut):
