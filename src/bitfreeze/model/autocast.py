@@ -31,5 +31,6 @@ def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _kinds_of_device() -> tuple[str, ...]:
-    accelerator = torch.accelerator.current_accelerator()
+    # asked first, because torch 2.6 raises where there is none
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return ("cpu", "xla") if accelerator is None else ("cpu", "xla", accelerator.type)
