@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..model.devices import HOST
+from ..model.devices import HOST, accelerator
 
 _current = HOST
 
@@ -106,15 +106,15 @@ def free_bytes(device: torch.device) -> int | None:
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device. From pinned memory, where torch has it for this device, the host does not wait."""
-    accelerator = torch.accelerator.current_accelerator()
-    if tensor.is_cpu and accelerator is not None and accelerator.type == device.type != "mps":
+    found = accelerator()
+    if tensor.is_cpu and found is not None and found.type == device.type != "mps":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def _accelerator() -> torch.device:
     """The accelerator of this machine, else the CPU. MPS has no float64, so it must be asked for by name."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = accelerator()
     return HOST if found is None or found.type == "mps" else torch.device(found.type)
 
 

@@ -7,6 +7,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from .devices import accelerator
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -31,6 +33,5 @@ def without_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _kinds_of_device() -> tuple[str, ...]:
-    # asked first, because torch 2.6 raises where there is none
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return ("cpu", "xla") if accelerator is None else ("cpu", "xla", accelerator.type)
+    found = accelerator()
+    return ("cpu", "xla") if found is None else ("cpu", "xla", found.type)

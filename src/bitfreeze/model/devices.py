@@ -9,6 +9,11 @@ from torch import Tensor
 HOST = torch.device("cpu")
 
 
+def accelerator() -> torch.device | None:
+    """The accelerator of this machine. torch 2.6 raises where there is none, so it is asked first."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
 def random_states(kind: str) -> list[Tensor]:
     """Random state of each device of a kind, such as ``"cuda"``, as tensors of the CPU; none for a kind without."""
     if kind == "cpu":
