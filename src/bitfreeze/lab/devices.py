@@ -1,4 +1,4 @@
-"""The device of a run: which one is meant, whether it is there, and what is said of it in results."""
+"""The device of a run: which one is meant, whether it is there, and how results name it."""
 
 import os
 from collections.abc import Iterator

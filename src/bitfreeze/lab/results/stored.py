@@ -132,7 +132,7 @@ def read_runs(files: Iterable[Path]) -> list[StoredRun]:
 
 
 def read_or_say(place: Path, say: Callable[[str], None]) -> StoredRun | None:
-    """The run of this folder, all of it read; None for a run that is damaged or just deleted, which is said."""
+    """The run of this folder, all of it read; None, with a warning, for a run that is damaged or was just deleted."""
     try:
         return _whole_run(RunFolder(place))
     except (OSError, RunDamaged) as error:

@@ -216,7 +216,7 @@ class RunFolder:
         return result_of(self.events())
 
     def result_or_word(self) -> Finished | None:
-        """The same; None for a run whose events are damaged, which is said. Such a run goes on from its checkpoint."""
+        """The same; None, with a warning, where events are damaged. Such a run goes on from its checkpoint."""
         try:
             return self.result()
         except RunDamaged as error:
