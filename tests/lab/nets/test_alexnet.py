@@ -29,6 +29,7 @@ def count(net: nn.Module) -> int:
         ({"kind": "alexnet"}, CIFAR, CIFAR_CLASSES, 6_729_262),
         (preset("five_datasets")["network"], CIFAR, [10] * 5, 4_244_694),
         (preset("mini_imagenet20")["network"], IMAGENET, [5] * 20, 27_467_556),
+        (preset("cifar100_10")["network"], CIFAR, [10] * 10, 6_713_216),  # GPM's, without biases, with norms
     ],
 )
 def test_has_as_many_parameters_as_the_released_networks(settings, shape, classes, parameters):
@@ -47,21 +48,34 @@ def test_the_networks_of_acl_have_the_sizes_of_its_paper(stream, shape, classes,
 
 
 def by_hand(net: nn.Module, x: torch.Tensor, task: int) -> torch.Tensor:
-    """Convolution, ReLU, pooling, as the paper has them; without dropout."""
+    """Convolution, norm by the batch if there is one, ReLU, pooling, as the papers have them; without dropout."""
     layers = dict(net.backbone.named_children())
-    for name in ("conv1", "conv2", "conv3"):
-        x = F.max_pool2d(F.relu(F.conv2d(x, layers[name].weight, layers[name].bias)), 2)
+
+    def normed(x: torch.Tensor, name: str) -> torch.Tensor:
+        if name not in layers:
+            return x
+        over = [0, 2, 3][: x.ndim - 1]
+        variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
+        scale, shift = (p.view(mean.shape) for p in (layers[name].weight, layers[name].bias))
+        return (x - mean) / (variance + 1e-5).sqrt() * scale + shift
+
+    for number in (1, 2, 3):
+        layer = layers[f"conv{number}"]
+        x = F.max_pool2d(F.relu(normed(F.conv2d(x, layer.weight, layer.bias), f"conv_norm{number}")), 2)
     x = x.flatten(1)
-    for name in ("fc1", "fc2"):
-        x = F.relu(F.linear(x, layers[name].weight, layers[name].bias))
+    for number in (1, 2):
+        layer = layers[f"fc{number}"]
+        x = F.relu(normed(F.linear(x, layer.weight, layer.bias), f"fc_norm{number}"))
     return net.heads[task](x)
 
 
+@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("form", [{}, {"norm": True, "bias": False}], ids=["HAT", "GPM"])
 @pytest.mark.parametrize("shape", [CIFAR, (1, 20, 27)])
-def test_computes_what_the_layers_in_the_papers_order_do(shape):
+def test_computes_what_the_layers_in_the_papers_order_do(shape, form, mode):
     torch.manual_seed(0)
-    net = build_network({**NARROW, "dropout": [0.0, 0.0]}, shape, [3, 2])
-    x, y = torch.randn(5, *shape), torch.tensor([0, 1, 1, 0, 1])
+    net = build_network({**NARROW, "dropout": [0.0, 0.0], **form}, shape, [3, 2]).train(mode == "train").double()
+    x, y = torch.randn(5, *shape, dtype=torch.float64), torch.tensor([0, 1, 1, 0, 1])
     gradients = []
     for forward in (net, lambda x, task: by_hand(net, x, task)):
         net.zero_grad()

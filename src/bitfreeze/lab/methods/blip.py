@@ -139,7 +139,8 @@ class BitLevelInformationPreserving(FisherMethod):
             tensors = self.blip.state_dict()["tensors"]
             self.fisher_before = {name: state["fisher"] for name, state in tensors.items() if "fisher" in state}
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-        self.last_report = self.blip.consolidate(batches, lambda x: self.likelihood(x, task), labels=self.labels)
+        with self.independent_samples(task, data):
+            self.last_report = self.blip.consolidate(batches, lambda x: self.likelihood(x, task), labels=self.labels)
 
     def state_dict(self) -> dict[str, Any]:
         return self.blip.state_dict()

@@ -1,6 +1,7 @@
 """The diagonal Fisher of a task, for methods that measure how much each weight matters to it."""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ...fisher import diagonal_fisher
 from ...model.ranks import current_ranks
+from ..nets.batch_statistics import fixed_statistics, norms_by_batch
 from ..options import require
 from ..tasks import Split, Task, TaskData
 from .method import Method
@@ -17,6 +19,7 @@ Samples = Annotated[int | None, "training samples of a task for its Fisher; none
 Labels = Annotated[
     Literal["sample", "exact", "true"], "labels for the Fisher: drawn from the model, averaged over, or the data's own"
 ]
+STATISTICS_SAMPLES = 500  # training samples whose statistics norms by batch have while the Fisher is measured
 
 
 @dataclass
@@ -35,7 +38,15 @@ class FisherMethod(Method):
     def task_fisher(self, task: Task, data: TaskData) -> dict[str, Tensor]:
         """Diagonal Fisher of all parameters at their present values. It is 0 for the heads of other tasks."""
         batches = fisher_batches(data.train, self.samples, self.fisher_batch)
-        return diagonal_fisher(self.net, batches, lambda x: self.likelihood(x, task), labels=self.labels)
+        with self.independent_samples(task, data):
+            return diagonal_fisher(self.net, batches, lambda x: self.likelihood(x, task), labels=self.labels)
+
+    def independent_samples(self, task: Task, data: TaskData) -> AbstractContextManager[None]:
+        """Context in which no sample's gradient depends on the others: norms by batch have fixed statistics."""
+        if not norms_by_batch(self.net):
+            return nullcontext()
+        x, _ = data.train.take(torch.randperm(len(data.train))[:STATISTICS_SAMPLES])
+        return fixed_statistics(self.net, x, task.index)
 
 
 def fisher_batches(split: Split, samples: int | None, batch: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""The AlexNet of HAT, for pictures of 32x32 or 84x84 pixels."""
+"""The AlexNet of HAT, for pictures of 32x32 or 84x84 pixels, and its form in GPM's code, with BatchNorm."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,20 +19,23 @@ def alexnet(
     units: Annotated[Sequence[int], "widths of the two linear layers"] = (2048, 2048),
     dropout: Annotated[Sequence[float], "shares dropped after the first two layers, and after the others"] = (0.2, 0.5),
     init: Annotated[Initial, "weights start from N(0, 1 / fan_in), or as torch makes them"] = "normal",
+    norm: Annotated[bool, "BatchNorm by the statistics of each batch, in tests too"] = False,
+    bias: Annotated[bool, "layers and heads have biases"] = True,
 ) -> MultiHead:
     """Three convolutions and two linear layers. Biases start at 0, and heads as torch makes them."""
     _check(channels, units, dropout)
     early, late = dropout
-    layers = {**convolutions(shape, channels, (early, early, late)), "flatten": nn.Flatten()}
+    layers = {**convolutions(shape, channels, (early, early, late), norm, bias), "flatten": nn.Flatten()}
     for number, (inputs, outputs) in enumerate(pairwise([features(shape, channels), *units]), 1):
-        layers |= {
-            f"fc{number}": nn.Linear(inputs, outputs), f"relu{number}": nn.ReLU(), f"dropout{number}": Dropout(late),
-        }  # fmt: skip
+        layers[f"fc{number}"] = nn.Linear(inputs, outputs, bias=bias)
+        if norm:
+            layers[f"fc_norm{number}"] = nn.BatchNorm1d(outputs, track_running_stats=False)
+        layers |= {f"relu{number}": nn.ReLU(), f"dropout{number}": Dropout(late)}
     backbone = nn.Sequential()
     for name, layer in layers.items():
         backbone.add_module(name, layer)
         initialise_(layer, init)
-    return MultiHead(backbone, units[-1], classes)
+    return MultiHead(backbone, units[-1], classes, bias=bias)
 
 
 def _check(channels: Sequence[int], units: Sequence[int], dropout: Sequence[float]) -> None:

@@ -18,12 +18,17 @@ class ChannelsLast(nn.Module):
         return x.contiguous(memory_format=torch.channels_last)
 
 
-def convolutions(shape: Sequence[int], channels: Sequence[int], dropout: Sequence[float]) -> dict[str, nn.Module]:
-    """Layers by name: a convolution and its pooling for each of ``channels``."""
+def convolutions(
+    shape: Sequence[int], channels: Sequence[int], dropout: Sequence[float], norm: bool = False, bias: bool = True
+) -> dict[str, nn.Module]:
+    """Layers by name: a convolution, a norm if wanted, and a pooling for each of ``channels``."""
     layers: dict[str, nn.Module] = {"channels_last": ChannelsLast()}
     widths = zip([shape[0], *channels], channels, kernels(shape), dropout, strict=False)
     for number, (inputs, outputs, kernel, share) in enumerate(widths, 1):
-        layers |= {f"conv{number}": nn.Conv2d(inputs, outputs, kernel), f"pool{number}": PoolReLU(share)}
+        layers[f"conv{number}"] = nn.Conv2d(inputs, outputs, kernel, bias=bias)
+        if norm:
+            layers[f"conv_norm{number}"] = nn.BatchNorm2d(outputs, track_running_stats=False)
+        layers[f"pool{number}"] = PoolReLU(share)
     return layers
 
 

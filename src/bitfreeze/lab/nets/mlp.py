@@ -32,7 +32,8 @@ def initialise_(layer: nn.Module, init: Initial = "normal") -> None:
     if isinstance(layer, nn.Conv2d | nn.Linear):
         if init == "normal":
             layer.weight.normal_(0, layer.weight[0].numel() ** -0.5)
-        nn.init.zeros_(layer.get_parameter("bias"))
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
 
 
 def require_widths(hidden: Widths) -> None:

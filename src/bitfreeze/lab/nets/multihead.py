@@ -16,6 +16,7 @@ class MultiHead(nn.Module):
         backbone: maps inputs [n, ...] to features [n, features].
         features: number of features.
         classes: number of classes of each task.
+        bias: heads have biases.
 
     Attributes:
         shape: shape of one input. ``build_network`` sets it.
@@ -25,10 +26,10 @@ class MultiHead(nn.Module):
     shape: tuple[int, ...] | None = None
     goes_by_task = False
 
-    def __init__(self, backbone: nn.Module, features: int, classes: Sequence[int]) -> None:
+    def __init__(self, backbone: nn.Module, features: int, classes: Sequence[int], bias: bool = True) -> None:
         super().__init__()
         self.backbone = backbone
-        self.heads = nn.ModuleList(nn.Linear(features, count) for count in classes)
+        self.heads = nn.ModuleList(nn.Linear(features, count, bias=bias) for count in classes)
 
     def features(self, x: Tensor, task: int) -> Tensor:
         """Features of ``x``. ``backbone.task`` is set first, for layers that depend on the task."""
