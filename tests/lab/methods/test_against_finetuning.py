@@ -20,7 +20,7 @@ def after(name, tasks, **options):
     return flat(method.net)
 
 
-@pytest.mark.parametrize("name", ["ft_fix", "ewc", "imm", "lwf", "agem"])
+@pytest.mark.parametrize("name", ["ft_fix", "ewc", "imm", "lwf", "agem", "gpm", "sgp"])
 def test_the_first_task_is_learned_as_by_fine_tuning(name):
     assert torch.equal(after(name, 1), after("ft", 1))
     assert not torch.equal(after(name, 2), after("ft", 2))
@@ -31,7 +31,10 @@ def test_with_strength_0_all_tasks_are_learned_as_by_fine_tuning(name, options):
     assert torch.equal(after(name, 3, **options), after("ft", 3))
 
 
-@pytest.mark.parametrize(("name", "options"), [("ewc", {"strength": 20.0}), ("imm", {}), ("lwf", {}), ("agem", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("ewc", {"strength": 20.0}), ("imm", {}), ("lwf", {}), ("agem", {}), ("gpm", {}), ("sgp", {})],
+)
 def test_convolutions_pooling_and_dropout(name, options):
     method = prepare(name, convolutional, **options)
     for task in TASKS[:3]:
