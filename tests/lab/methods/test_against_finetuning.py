@@ -11,6 +11,7 @@ NOTHING_TO_ADD = [
     ("imm", {"strength": 0.0, "merge": False}),
     ("lwf", {"strength": 0.0}),
 ]
+SMALL = {"threshold": 0.5}  # of a space of 10 directions the papers' thresholds leave later tasks nearly nothing
 
 
 def after(name, tasks, **options):
@@ -33,7 +34,7 @@ def test_with_strength_0_all_tasks_are_learned_as_by_fine_tuning(name, options):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("ewc", {"strength": 20.0}), ("imm", {}), ("lwf", {}), ("agem", {}), ("gpm", {}), ("sgp", {})],
+    [("ewc", {"strength": 20.0}), ("imm", {}), ("lwf", {}), ("agem", {}), ("gpm", SMALL), ("sgp", SMALL)],
 )
 def test_convolutions_pooling_and_dropout(name, options):
     method = prepare(name, convolutional, **options)
