@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.methods import input_space, make_method
 from bitfreeze.lab.methods.input_space import Inputs, joined_basis, missing_directions
 from bitfreeze.lab.nets import MultiHead, build_network
 from bitfreeze.lab.tasks import Batch, Task
@@ -152,6 +152,16 @@ def test_many_inputs_are_not_held():
     assert inputs.moment is not None
 
 
+def test_of_a_layer_with_many_positions_some_samples_are_looked_at(monkeypatch):
+    monkeypatch.setattr(input_space, "MOST_INPUTS", 100)
+    method, x = prepare("gpm", convolutional), images(TASKS[0])
+    with torch.no_grad(), input_space.watched_inputs(method.layers) as inputs:
+        method.net.eval().features(x, 0)
+    few = representations(method, x[:3], TASKS[0])  # 3 samples of 36 positions
+    assert inputs["0"].energy() == pytest.approx(few["0"].square().sum().item())
+    assert inputs["5"].energy() == pytest.approx(representations(method, x, TASKS[0])["5"].square().sum().item())
+
+
 def test_the_basis_stays_orthonormal_over_many_tasks():
     """Later directions have little energy next to what the basis holds: rounding would show there."""
     torch.manual_seed(0)
@@ -172,6 +182,16 @@ def test_a_full_basis_and_dead_inputs_add_nothing():
     inputs.add(torch.randn(40, 6))
     assert missing_directions(inputs, torch.eye(6), 1.0)[0].shape == (6, 0)
     assert missing_directions(inputs, torch.eye(6)[:, :4], 1.0)[0].shape == (6, 2)
+
+
+@pytest.mark.parametrize("count", [8, 200])
+def test_rounding_is_no_direction(count):
+    torch.manual_seed(0)
+    inputs, empty = Inputs(30, torch.device("cpu")), torch.zeros(30, 0)
+    inputs.add(torch.randn(count, 3) @ torch.randn(3, 30))
+    basis = joined_basis(empty, missing_directions(inputs, empty, 1.0)[0])
+    assert basis.shape == (30, 3)
+    assert missing_directions(inputs, basis, 1.0)[0].shape == (30, 0)
 
 
 def test_inputs_are_taken_without_dropout():
