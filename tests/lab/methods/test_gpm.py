@@ -261,9 +261,10 @@ def test_bad_options(options, message):
         make_method("gpm", options)
 
 
-def test_trains_the_laboratorys_alexnet():
+@pytest.mark.parametrize(("norm", "widths"), [(False, [49, 37, 17, 17, 9]), (True, [48, 36, 16, 16, 8])])
+def test_trains_the_laboratorys_alexnet_with_biases_or_norms(norm, widths):
     torch.manual_seed(0)
-    options = {"kind": "alexnet", "channels": [4, 4, 4], "units": [8, 8]}
+    options = {"kind": "alexnet", "channels": [4, 4, 4], "units": [8, 8], "norm": norm, "bias": not norm}
     method = make_method("gpm", {"threshold": 0.8})
     method.build(build_network(options, (3, 32, 32), [2, 2]), STREAM.tasks[:2])
     x = torch.randn(12, 3, 32, 32)
@@ -271,7 +272,7 @@ def test_trains_the_laboratorys_alexnet():
         inputs = Inputs(len(columns), x.device)
         inputs.add(columns.T)
         method.extend(name, columns[:, :0].float(), inputs, 0.8)
-    assert [len(basis) for basis in method.bases.values()] == [49, 37, 17, 17, 9]
+    assert [len(basis) for basis in method.bases.values()] == widths
     for name, change in steps(method, TASKS[1], x).items():
         assert overlap(change, method.bases[name]) < 1e-5
         assert joined(method.layers[name]).shape[1] == len(method.bases[name])
