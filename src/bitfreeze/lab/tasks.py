@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch import Tensor
 from ..likelihoods import Categorical, Likelihood
 from ..model.ranks import Ranks
 from .devices import sent
+
+Scenario = Literal["task", "domain", "class"]  # a head for each task, one head for all, one head that grows
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,16 @@ class Task:
     Attributes:
         index: the task's place in the stream, from 0.
         name: the name that tables and curves show.
-        classes: outputs of the task's head. Labels run from 0 to ``classes - 1``.
-        likelihood: maps these outputs [n, classes] to the distribution of the labels.
+        classes: number of the task's own classes.
+        likelihood: maps the scores of the network for this task to the distribution of the labels.
+        first_label: the lowest label. It is 0, or the number of classes of all earlier tasks where one head grows.
     """
 
     index: int
     name: str
     classes: int
     likelihood: Callable[[Tensor], Likelihood] = Categorical
+    first_label: int = 0
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,16 @@ def mlp(shape: Sequence[int], classes: Sequence[int], hidden: Widths = (1200,)) 
     return MultiHead(nn.Sequential(*layers), widths[-1], classes)
 
 
+def mlp_no_bias(shape: Sequence[int], classes: Sequence[int], hidden: Widths = (100, 100)) -> MultiHead:
+    """Linear layers with ReLU, all without biases. Weights start as torch makes them."""
+    require_widths(hidden)
+    layers: list[nn.Module] = [nn.Flatten()]
+    widths = [prod(shape), *hidden]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after, bias=False), nn.ReLU()]
+    return MultiHead(nn.Sequential(*layers), widths[-1], classes, bias=False)
+
+
 @torch.no_grad()
 def initialise_(layer: nn.Module, init: Initial = "normal") -> None:
     """Set biases to 0. Draw weights from N(0, 1 / fan_in) for "normal", and keep torch's for "uniform"."""
