@@ -19,6 +19,8 @@ from bitfreeze.lab.streams import StreamRecord, streams
 def test_every_method_has_settings_on_every_stream(stream, method):
     if streams[stream].trainer not in methods[method].record.trainers:
         pytest.skip("refused, as test_games shows")
+    if preset(stream).get("stream", {}).get("scenario", "task") not in methods[method].record.scenarios:
+        pytest.skip("refused, as test_scenarios shows")
     config = make_config(stream, method)
     assert config.settings.epochs > 0
     assert config.name == f"{stream}/{method}/seed0"

@@ -14,7 +14,9 @@ needs_mnist = pytest.mark.parametrize("real_data", [("mnist",)], indirect=True, 
 
 def test_every_stream_is_listed_with_a_description():
     supervised = {name for name, record in streams.items() if record.trainer == "supervised"}
-    assert supervised == {"digits5", "mnist5", "pmnist", "alt_cifar", "five_datasets", "mini_imagenet20"}
+    assert supervised == {
+        "digits5", "mnist5", "pmnist", "pmnist_domain", "alt_cifar", "five_datasets", "mini_imagenet20",
+    }  # fmt: skip
     assert all(record.description for record in streams.values())
 
 

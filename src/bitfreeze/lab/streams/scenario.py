@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import accumulate
+from typing import get_args
 
 from ..tasks import Scenario, Split, Task, TaskData
 from .stream import Stream
@@ -9,6 +10,8 @@ from .stream import Stream
 
 def in_scenario(stream: Stream, scenario: Scenario) -> Stream:
     """The same stream with the labels of a scenario. In "class" those of a task follow those of the task before it."""
+    if scenario not in get_args(Scenario):
+        raise ValueError(f"stream.scenario must be {', '.join(get_args(Scenario)[:-1])} or class, got {scenario!r}")
     if scenario == "domain":
         _require_same_classes(stream)
     if scenario != "class":
