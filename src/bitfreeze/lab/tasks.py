@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +12,6 @@ from torch import Tensor
 from ..likelihoods import Categorical, Likelihood
 from ..model.ranks import Ranks
 from .devices import sent
-
-Scenario = Literal["task", "domain", "class"]  # a head for each task, one head for all, one head that grows
 
 
 @dataclass(frozen=True)

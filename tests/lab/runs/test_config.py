@@ -100,7 +100,7 @@ def test_changes_are_applied_and_name_the_run():
     assert config.training["epochs"] == 4
     assert config.method_options["tolerance"] == 0.2
     assert config.network["hidden"] == [5, 6]
-    assert config.stream_options == {"seed": 0, "validation": "holdout", "tuning": False}
+    assert config.stream_options == {"seed": 0, "validation": "holdout", "tuning": False, "scenario": "task"}
     other = make_config("digits5", "blip", changes=changes[:-1])
     assert config.name != other.name
     assert config.name == make_config("digits5", "blip", changes=changes[::-1]).name
@@ -119,7 +119,10 @@ def test_changes_are_applied_and_name_the_run():
             r"setting of stream 'validatoin': did you mean valid",
         ),
         (("digits5", "ft", "", 0, ["network.hiden=[3]"]), r"setting of network 'hiden': did you mean hidden"),
-        (("digits5", "ft", "", 0, ["network.kind=mpl"]), r"network.kind must be mlp, alexnet or resnet18, got 'mpl'"),
+        (
+            ("digits5", "ft", "", 0, ["network.kind=mpl"]),
+            r"network.kind must be mlp, mlp_no_bias, .* got 'mpl'",
+        ),
         (("digits5", "ft", "released"), r"variant of ft on digits5 'released': choose from none"),
         (("digits5", "ft", "", 0, ["training.lr=abc"]), r"training.lr must be a number, got 'abc'"),
         (

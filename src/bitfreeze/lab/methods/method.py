@@ -15,7 +15,8 @@ from ...model.ranks import current_ranks
 from ..nets import MultiHead
 from ..options import require
 from ..precision import Passes
-from ..tasks import Batch, Scenario, Split, Task, TaskData
+from ..scenario import Scenario
+from ..tasks import Batch, Split, Task, TaskData
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..precision import in_full
-from ..tasks import Scenario
+from ..scenario import Scenario
 
 
 class MultiHead(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..options import checked, options_of
 from ..registry import Registry
-from ..tasks import Scenario
+from ..scenario import Scenario
 from . import actor_critic
 from .alexnet import alexnet
 from .mlp import mlp, mlp_no_bias

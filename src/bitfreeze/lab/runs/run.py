@@ -16,8 +16,9 @@ from ..methods import Method, make_method, methods
 from ..nets import build_network
 from ..precision import require_able
 from ..rl import Games
+from ..scenario import Scenario
 from ..streams import Stream
-from ..tasks import Scenario, Task, TaskData
+from ..tasks import Task, TaskData
 from ..training import share_random_state
 from .checkpoint import (
     Checkpoint,

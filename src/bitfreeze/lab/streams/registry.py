@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from ..options import checked, options_of
 from ..registry import Registry
-from ..tasks import Scenario
+from ..scenario import Scenario
 from .scenario import in_scenario
 from .stream import Stream, for_tuning
 

@@ -1,10 +1,11 @@
-"""What a network is told: the task, or not; and whether its classes are those of the task or of the whole stream."""
+"""The labels of a stream in a scenario: those of each task by itself, or those of the whole stream."""
 
 from dataclasses import replace
 from itertools import accumulate
 from typing import get_args
 
-from ..tasks import Scenario, Split, Task, TaskData
+from ..scenario import Scenario
+from ..tasks import Split, Task, TaskData
 from .stream import Stream
 
 
