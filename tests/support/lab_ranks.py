@@ -21,6 +21,8 @@ CHANGES = ["training.epochs=3", "network.hidden=[16]", "training.batch=31"]  # o
 PARALLEL = {name: (name, CHANGES) for name, method in methods.items() if method.record.data_parallel}
 PARALLEL["blip by weight"] = ("blip", [*CHANGES, "method.rules=strict"])
 PARALLEL["blip with levels"] = ("blip", [*CHANGES, "method.rules=following", "method.levels=true"])
+for _name in ("domain", "class"):
+    PARALLEL[f"blip, scenario {_name}"] = ("blip", [*CHANGES, f"stream.scenario={_name}"])
 
 
 def lab(rank: int, count: int) -> dict[str, Any]:

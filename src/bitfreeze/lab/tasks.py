@@ -21,14 +21,16 @@ class Task:
     Attributes:
         index: the task's place in the stream, from 0.
         name: the name that tables and curves show.
-        classes: outputs of the task's head. Labels run from 0 to ``classes - 1``.
-        likelihood: maps these outputs [n, classes] to the distribution of the labels.
+        classes: number of the task's own classes.
+        likelihood: maps the scores of the network for this task to the distribution of the labels.
+        first_label: the lowest label. It is 0, or the number of classes of all earlier tasks where one head grows.
     """
 
     index: int
     name: str
     classes: int
     likelihood: Callable[[Tensor], Likelihood] = Categorical
+    first_label: int = 0
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,10 @@ def test_of_a_layer_with_many_positions_some_samples_are_looked_at(monkeypatch):
     with torch.no_grad(), input_space.watched_inputs(method.layers) as inputs:
         method.net.eval().features(x, 0)
     few = representations(method, x[:3], TASKS[0])  # 3 samples of 36 positions
-    assert inputs["0"].energy() == pytest.approx(few["0"].square().sum().item())
-    assert inputs["5"].energy() == pytest.approx(representations(method, x, TASKS[0])["5"].square().sum().item())
+    assert inputs["backbone.0"].energy() == pytest.approx(few["backbone.0"].square().sum().item())
+    assert inputs["backbone.5"].energy() == pytest.approx(
+        representations(method, x, TASKS[0])["backbone.5"].square().sum().item()
+    )
 
 
 def test_the_basis_stays_orthonormal_over_many_tasks():
@@ -276,3 +278,19 @@ def test_trains_the_laboratorys_alexnet_with_biases_or_norms(norm, widths):
     for name, change in steps(method, TASKS[1], x).items():
         assert overlap(change, method.bases[name]) < 1e-5
         assert joined(method.layers[name]).shape[1] == len(method.bases[name])
+
+
+def test_a_head_that_all_tasks_share_is_projected_too():
+    """In the scenario "domain" no output on the stored inputs changes at all, the head's included."""
+    torch.manual_seed(0)
+    settings = {"kind": "mlp", "hidden": [32], "bias": False}
+    net = build_network(settings, STREAM.shape, [TASKS[0].classes], "domain")
+    method = make_method("gpm", {"threshold": 1.0, "samples": 8})
+    method.build(net, TASKS)
+    data = few(TASKS[0], 8)
+    method.end_task(TASKS[0], data)
+    x = data.train.take(slice(None))[0]
+    before = method.logits(x, TASKS[0]).detach()
+    changes = steps(method, TASKS[1], images(TASKS[1]), count=20)
+    assert changes["heads.0"].norm() > 0.01
+    torch.testing.assert_close(method.logits(x, TASKS[0]), before, rtol=1e-4, atol=1e-4)

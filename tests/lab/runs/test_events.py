@@ -91,6 +91,7 @@ def values(hint):
     others = {
         float | None: st.none() | numbers,
         str | None: st.none() | texts,
+        list[float] | None: st.none() | st.lists(numbers, max_size=3),
         dict[str, str] | None: st.none() | st.dictionaries(texts, texts, max_size=3),
         dict[str, float]: st.dictionaries(texts.map("own {}".format), numbers, max_size=3),
     }

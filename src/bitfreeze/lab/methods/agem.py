@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Batch, Task
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
 
 REFERENCE_BATCH = 256  # samples drawn from memory for each step, over all earlier tasks
@@ -71,6 +71,7 @@ class AveragedGradientEpisodicMemory(Method):
         memory="O(T)",
         replays=True,
         moves_old_heads=True,
+        scenarios=ANY_SCENARIO,
     )
 
     per_class: Annotated[int, "samples kept of each class"] = 25
@@ -80,6 +81,7 @@ class AveragedGradientEpisodicMemory(Method):
         require("method", self, ["per_class"], lambda n: n >= 1, "at least 1")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        self.tasks = tasks
         self.rings: dict[int, Rings] = {}  # by task; the current task's ring is filled, and read from the next task on
         return super().build(net, tasks)
 
@@ -87,7 +89,7 @@ class AveragedGradientEpisodicMemory(Method):
         task = batch.task
         if task.index not in self.rings:
             self.rings[task.index] = Rings.empty(task.classes, self.per_class, batch.x)
-        self.rings[task.index].add(batch.x, batch.y)
+        self.rings[task.index].add(batch.x, batch.y - task.first_label)
 
     def before_step(self, task: Task) -> None:
         memory = self._draw(task)
@@ -112,7 +114,8 @@ class AveragedGradientEpisodicMemory(Method):
             mine = rows[(rows >= start) & (rows < start + len(rings))] - start
             start += len(rings)
             if len(mine):
-                drawn[index] = rings.take(mine)
+                x, y = rings.take(mine)
+                drawn[index] = x, y + self.tasks[index].first_label
         return drawn
 
     def _memory_loss(self, memory: dict[int, tuple[Tensor, Tensor]]) -> Tensor:

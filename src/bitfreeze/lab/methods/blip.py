@@ -14,7 +14,7 @@ from ...blip.consolidation import Consolidation
 from ...blip.rules import DirectionRules, Rules, WeightRules
 from ..nets import MultiHead
 from ..tasks import Split, Task, TaskData
-from .method import Record
+from .method import ANY_SCENARIO, Record
 from .registry import register_method
 from .task_fisher import FisherMethod, Labels, Samples, fisher_batches
 
@@ -50,6 +50,7 @@ class BitLevelInformationPreserving(FisherMethod):
         memory="O(1)",
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
+        scenarios=ANY_SCENARIO,
     )
 
     rules: Annotated[RuleSet, "set of rules"] = "directions"
@@ -110,7 +111,7 @@ class BitLevelInformationPreserving(FisherMethod):
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.net = net
         self.blip = BLIP(
-            net, watch=net.backbone, bits=self.bits, tolerance=self.tolerance, budget=self.budget, prior=self.prior,
+            net, watch=net.shared(), bits=self.bits, tolerance=self.tolerance, budget=self.budget, prior=self.prior,
             bound=self.bound, rules=self._rules(), freeze_statistics=True,
         )  # fmt: skip
         self.last_report: Consolidation | None = None

@@ -9,7 +9,7 @@ from ...model.parameters import find_parameters
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .method import Record
+from .method import ANY_SCENARIO, Record
 from .pull import Named, nbytes, pull
 from .registry import register_method
 from .task_fisher import FisherMethod
@@ -27,6 +27,7 @@ class ElasticWeightConsolidation(FisherMethod):
         memory="O(1)",
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
+        scenarios=ANY_SCENARIO,
     )
 
     strength: Annotated[float, "lambda, for the Fisher per sample; a twentieth of the lambda of HAT's code"] = 250.0

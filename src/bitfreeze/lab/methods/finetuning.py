@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...blip.running_statistics import hold_in_eval, with_running_statistics
 from ..tasks import Task, TaskData
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
 
 
@@ -18,6 +18,7 @@ class FineTuning(Method):
         "fine-tuning: one task after another, nothing protected",
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
+        scenarios=ANY_SCENARIO,
     )
 
 
@@ -31,6 +32,7 @@ class FixedBackbone(Method):
         "fine-tuning of heads only, once the first task has shaped the backbone",
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
+        scenarios=ANY_SCENARIO,
     )
 
     def begin_task(self, task: Task, data: TaskData) -> None:

@@ -10,7 +10,7 @@ from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
 from .input_space import Inputs, empty_basis, find_layers, joined_basis, missing_directions, project_, watched_inputs
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .pull import Named, nbytes
 from .registry import register_method
 from .task_fisher import fisher_batches
@@ -26,6 +26,7 @@ class GradientProjectionMemory(Method):
         "Gradient Projection Memory: steps are orthogonal to the inputs of earlier tasks, layer by layer",
         paper="Saha et al., ICLR 2021",
         memory="O(T)",
+        scenarios=ANY_SCENARIO,
     )
 
     threshold: Annotated[float, "share of the energy of a task's inputs that the basis of a layer must hold"] = 0.97
@@ -44,7 +45,7 @@ class GradientProjectionMemory(Method):
         require("method", self, ["samples"], lambda n: n >= 1, "at least 1")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        self.layers, self.others = find_layers(net.backbone, self.record.name)
+        self.layers, self.others = find_layers(net, self.record.name)
         self.bases: Named = {}  # M [width, k] of each layer
         return super().build(net, tasks)
 
@@ -65,7 +66,7 @@ class GradientProjectionMemory(Method):
         self.net.eval()
         x, _ = next(fisher_batches(data.train, self.samples, self.samples))
         with watched_inputs(self.layers) as inputs:
-            self.net.features(x, task.index)
+            self.net(x, task.index)
         for number, (name, layer) in enumerate(self.layers.items()):
             basis = self.bases.get(name, empty_basis(layer))
             self.extend(name, basis, inputs.pop(name), self._threshold_of(number, task))

@@ -10,7 +10,7 @@ from ...model.parameters import find_parameters
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .method import Record
+from .method import ANY_SCENARIO, Record
 from .pull import Named, nbytes, pull
 from .registry import register_method
 from .task_fisher import FisherMethod
@@ -37,6 +37,7 @@ class IncrementalMomentMatching(FisherMethod):
         paper="Lee et al., NIPS 2017",
         memory="O(1)",
         data_parallel=True,
+        scenarios=ANY_SCENARIO,
     )
 
     strength: Annotated[float, "lambda of the pull towards the weights after the last task"] = 0.01

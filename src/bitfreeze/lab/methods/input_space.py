@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...fisher.factors import find_factors, joined_like, joined_parameters, joined_shape, split_joined
+from ..nets import MultiHead
 
 Layer = nn.Linear | nn.Conv2d
 
@@ -130,31 +131,33 @@ def _add(inputs: Inputs, layer: nn.Module, args: tuple[Tensor], output: Tensor) 
         inputs.add(factors.inputs(slice(min(rows.start, few), min(rows.stop, few))).reshape(-1, inputs.width))
 
 
-def find_layers(backbone: nn.Module, method: str) -> tuple[dict[str, Layer], list[nn.Parameter]]:
-    """The layers whose gradients are projected, by name, and all parameters of no such layer: scales of norms.
+def find_layers(net: MultiHead, method: str) -> tuple[dict[str, Layer], list[nn.Parameter]]:
+    """The layers that tasks share, by name, and all shared parameters of no such layer: scales of norms.
 
     Raises:
         ValueError: a later task could change what earlier ones computed in spite of the projection.
     """
     layers: dict[str, Layer] = {}
-    for name, module in backbone.named_modules():
+    shared = {id(module) for part in net.shared() for module in part.modules()}
+    for name, module in ((name, module) for name, module in net.named_modules() if id(module) in shared):
         if isinstance(module, Layer):
             _require_plain(module, name, layers, method)
             layers[name] = module
         elif getattr(module, "running_mean", None) is not None:
             raise ValueError(
-                f"{method} needs norms whose statistics no later task changes, got running ones in backbone.{name}; "
+                f"{method} needs norms whose statistics no later task changes, got running ones in {name}; "
                 "use track_running_stats=False, or the norms of network.kind=resnet18"
             )
     if not layers:
         raise ValueError(f"{method} has nothing to project; use a network with hidden Linear or Conv2d layers")
     projected = {id(parameter) for layer in layers.values() for parameter in layer.parameters()}
-    others = {n: p for n, p in backbone.named_parameters() if id(p) not in projected}
+    owned = {id(parameter) for part in net.shared() for parameter in part.parameters()} - projected
+    others = {name: parameter for name, parameter in net.named_parameters() if id(parameter) in owned}
     for name, parameter in others.items():
         if parameter.ndim > 1:
             raise ValueError(
                 f"{method} projects gradients of Linear and Conv2d layers, and freezes vectors such as scales of norms "
-                f"after the first task, got backbone.{name} of shape {tuple(parameter.shape)}; use another network"
+                f"after the first task, got {name} of shape {tuple(parameter.shape)}; use another network"
             )
     return layers, list(others.values())
 
@@ -163,9 +166,9 @@ def _require_plain(layer: Layer, name: str, earlier: Mapping[str, Any], method: 
     if type(layer).forward not in (nn.Linear.forward, nn.Conv2d.forward):
         raise ValueError(
             f"{method} must know what a layer computes, got {type(layer).__name__} with its own forward in "
-            f"backbone.{name}; use nn.Linear or nn.Conv2d"
+            f"{name}; use nn.Linear or nn.Conv2d"
         )
     if isinstance(layer, nn.Conv2d) and layer.groups > 1:
-        raise ValueError(f"{method} cannot project a grouped convolution, got backbone.{name}; use groups=1")
+        raise ValueError(f"{method} cannot project a grouped convolution, got {name}; use groups=1")
     if any(layer.weight is other.weight for other in earlier.values()):
-        raise ValueError(f"{method} needs a weight of its own in each layer, got a shared one in backbone.{name}")
+        raise ValueError(f"{method} needs a weight of its own in each layer, got a shared one in {name}")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Batch, Task, TaskData
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
 
 
@@ -23,7 +23,10 @@ def distillation(new: Tensor, old: Tensor, temperature: float = 1.0) -> Tensor:
 @register_method
 @dataclass
 class LearningWithoutForgetting(Method):
-    """Cross-entropy + strength * (sum over earlier heads of the distillation from the network before this task)."""
+    """Cross-entropy + strength * (sum over earlier heads of the distillation from the network before this task).
+
+    Where tasks share a head there is one distillation, over the classes that the network had before this task.
+    """
 
     record = Record(
         "lwf",
@@ -32,6 +35,7 @@ class LearningWithoutForgetting(Method):
         memory="O(1)",
         moves_old_heads=True,
         data_parallel=True,
+        scenarios=ANY_SCENARIO,
     )
 
     strength: Annotated[float, "lambda: weight of each earlier head's distillation"] = 2.0
@@ -59,16 +63,26 @@ class LearningWithoutForgetting(Method):
             return loss
         with torch.no_grad():
             before = self.previous.features(batch.x, batch.task.index)
-            targets = {k: self.previous.scores(before, k) for k in self.learned if k != batch.task.index}
-        terms = [distillation(self.net.scores(features, k), old, self.temperature) for k, old in targets.items()]
+            targets = {k: self.previous.scores(before, k) for k in self._distilled(batch.task)}
+        terms = [
+            distillation(self.net.scores(features, k)[:, : old.shape[1]], old, self.temperature)
+            for k, old in targets.items()
+        ]
         return loss + self.strength * torch.stack(terms).sum() if terms else loss
+
+    def _distilled(self, task: Task) -> list[int]:
+        """Tasks whose scores are distilled: all earlier ones, or one of them where all have the same scores."""
+        earlier = [k for k in self.learned if k != task.index]
+        return earlier if self.net.scenario == "task" else earlier[-1:]
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.learned = [*self.learned, task.index]
         self.previous = self._frozen_copy()
 
     def _frozen_copy(self) -> MultiHead:
-        return copy.deepcopy(self.net).requires_grad_(False).eval()
+        frozen = copy.deepcopy(self.net).requires_grad_(False).eval()
+        frozen.seen = len(self.learned)
+        return frozen
 
     def state_dict(self) -> dict[str, Any]:
         return {"learned": self.learned, "previous": {} if self.previous is None else self.previous.state_dict()}

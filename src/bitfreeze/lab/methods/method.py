@@ -15,6 +15,7 @@ from ...model.ranks import current_ranks
 from ..nets import MultiHead
 from ..options import require
 from ..precision import Passes
+from ..scenario import Scenario
 from ..tasks import Batch, Split, Task, TaskData
 
 
@@ -34,6 +35,7 @@ class Record:
         moves_old_heads: heads of earlier tasks go on learning.
         data_parallel: several ranks can share a run, each with its part of every batch.
         trainers: names of the kinds of training that the method supports.
+        scenarios: the scenarios that the method makes sense in. One that needs the task knows "task" alone.
     """
 
     name: str
@@ -47,6 +49,10 @@ class Record:
     moves_old_heads: bool = False
     data_parallel: bool = False
     trainers: tuple[str, ...] = ("supervised",)
+    scenarios: tuple[Scenario, ...] = ("task",)
+
+
+ANY_SCENARIO: tuple[Scenario, ...] = ("task", "domain", "class")  # of methods that never look at the task
 
 
 def adam(parameters: Sequence[Tensor], lr: float, eps: float = 1e-8) -> Adam:
@@ -96,11 +102,10 @@ class Method:
     def trained(self, task: Task) -> list[Tensor]:
         """Parameters for the optimizers of this task.
 
-        Heads of other tasks are left out unless they go on learning, because weight decay moves even parameters whose
-        gradient is 0.
+        Heads that are not in use are left out unless they go on learning, because weight decay moves even parameters
+        whose gradient is 0.
         """
-        others = [k for k in range(len(self.net.heads)) if k != task.index and not self.record.moves_old_heads]
-        idle = {id(parameter) for other in others for parameter in self.net.of_task(other)}
+        idle = set() if self.record.moves_old_heads else {id(parameter) for parameter in self.net.unused(task.index)}
         return [p for p in self.net.parameters() if p.requires_grad and id(p) not in idle]
 
     def begin_task(self, task: Task, data: TaskData) -> None:
@@ -130,9 +135,21 @@ class Method:
         """Close a task: called after the best weights were restored and before the evaluation."""
 
     def logits(self, x: Tensor, task: Task) -> Tensor:
-        """Class scores [n, classes] of the task's head, for evaluation."""
+        """Class scores of the heads for this task, for evaluation."""
         scores: Tensor = self.net(x, task.index)
         return scores
+
+    def logits_of_all(self, x: Tensor, task: Task, learned: Sequence[Task]) -> Tensor | None:
+        """Scores of the classes of all learned tasks, side by side, from one pass; None where there are none.
+
+        ``x`` are samples of ``task``. Where each task has its own head, the heads of all tasks see the same features.
+        """
+        if self.net.scenario == "class":
+            return self.logits(x, task)
+        if self.net.scenario == "domain" or self.net.goes_by_task or "class" not in self.record.scenarios:
+            return None
+        features = self.net.features(x, task.index)
+        return torch.cat([self.net.scores(features, each.index) for each in learned], 1)
 
     def likelihood(self, x: Tensor, task: Task) -> Likelihood:
         """Distribution of the labels of ``x``, for the Fisher."""

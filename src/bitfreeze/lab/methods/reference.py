@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from ..nets import MultiHead
 from ..tasks import Batch, Split, Task, TaskData
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
 
 
@@ -70,6 +70,7 @@ class Joint(Method):
         replays=True,
         rereads=True,
         moves_old_heads=True,
+        scenarios=ANY_SCENARIO,
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
@@ -99,7 +100,12 @@ class Replay(Method):
     """Experience replay: trains each step also on a batch of kept samples of earlier tasks, each with its own head."""
 
     record = Record(
-        "er", "reference: plain replay from a small buffer", memory="O(1)", replays=True, moves_old_heads=True
+        "er",
+        "reference: plain replay from a small buffer",
+        memory="O(1)",
+        replays=True,
+        moves_old_heads=True,
+        scenarios=ANY_SCENARIO,
     )
 
     buffer: Annotated[int, "samples kept, over all tasks"] = 500

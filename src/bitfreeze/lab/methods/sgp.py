@@ -11,7 +11,7 @@ from ..options import require
 from ..tasks import Task
 from .gpm import GradientProjectionMemory
 from .input_space import Inputs
-from .method import Record
+from .method import ANY_SCENARIO, Record
 from .pull import Named, nbytes
 from .registry import register_method
 
@@ -26,6 +26,7 @@ class ScaledGradientProjection(GradientProjectionMemory):
         "Scaled Gradient Projection: steps along the inputs of earlier tasks are scaled by the importance of each",
         paper="Saha and Roy, AAAI 2023",
         memory="O(T)",
+        scenarios=ANY_SCENARIO,
     )
 
     alpha: Annotated[float, "scale of importances: 0 is linear in singular values, a large one makes all 1, as gpm"] = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .method import Record
+from .method import ANY_SCENARIO, Record
 from .registry import register_method
 from .variational import Variational
 
@@ -41,6 +41,7 @@ class UCB(Variational):
         "uncertainty-guided continual Bayesian networks: the surer a weight, the smaller its learning rate",
         paper="Ebrahimi et al., ICLR 2020",
         memory="O(1)",
+        scenarios=ANY_SCENARIO,
     )
 
     prior_share: Annotated[float, "share of the wide part of the prior, a mixture of two Gaussians around 0"] = 0.25
@@ -75,7 +76,8 @@ class UCB(Variational):
     def begin_task(self, task: Task, data: TaskData) -> None:
         super().begin_task(task, data)
         if task.index > 0 and self.begun != task.index:
-            shared = {name: rho for name, (_, rho) in self.net.gaussians().items() if name.startswith("backbone.")}
+            new = {id(parameter) for parameter in self.net.of_task(task.index)}
+            shared = {name: rho for name, (_, rho) in self.net.gaussians(task.index).items() if id(rho) not in new}
             self.sigma = {name: F.softplus(rho.detach()) for name, rho in shared.items()}
             self.begun = task.index
 
@@ -92,7 +94,7 @@ class UCB(Variational):
         return total / (self.nll * self.count)
 
     def before_step(self, task: Task) -> None:
-        """Scale the gradients of the backbone's means by sigma, which makes their rate lr * sigma. Others keep lr."""
+        """Scale the gradients of means that earlier tasks trained by sigma: their rate is lr * sigma, others' is lr."""
         for name, (mean, _) in self.net.gaussians(task.index).items():
             if name in self.sigma and mean.grad is not None:
                 mean.grad.mul_(self.sigma[name])

@@ -1,6 +1,6 @@
 """The base class of methods with a Gaussian for each weight."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from .method import Method
 class Variational(Method):
     """Trains the Bayesian twin of the network on the expected log-likelihood. Each method adds its own penalty.
 
-    Only the backbone and the task's own head are trained.
+    Only the backbone and the heads of the task are trained.
     """
 
     samples: Annotated[int, "draws of the weights in a step"] = 10
@@ -59,6 +59,10 @@ class Variational(Method):
     def same_noise(self) -> torch.Generator:
         """A generator that always draws the same noise."""
         return torch.Generator(next(self.net.parameters()).device).manual_seed(0)
+
+    def logits_of_all(self, x: Tensor, task: Task, learned: Sequence[Task]) -> Tensor | None:
+        """Scores side by side only where there is one head, because draws of the weights take a pass for each head."""
+        return super().logits_of_all(x, task, learned) if self.net.scenario == "class" else None
 
     def extra_bytes(self) -> int:
         """Memory of the spreads. The means take the place of the plain network's weights."""

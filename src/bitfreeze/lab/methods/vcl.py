@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .method import Record, adam
+from .method import ANY_SCENARIO, Record, adam
 from .registry import register_method
 from .variational import Variational
 
@@ -40,6 +40,7 @@ class VCL(Variational):
         paper="Nguyen et al., ICLR 2018",
         memory="O(1)",
         optimizer="Adam",
+        scenarios=ANY_SCENARIO,
     )
 
     prediction_samples: Annotated[int, "draws of the weights whose class probabilities are averaged"] = 100

@@ -120,6 +120,7 @@ class BayesianMultiHead(MultiHead):
 
     def __init__(self, net: MultiHead, spread: float, deviation: Deviation, sampling: Sampling = "weights") -> None:
         nn.Module.__init__(self)
+        self.scenario = net.scenario
         self.draw = Draw(local=sampling == "local")
         parts = nn.ModuleDict({"backbone": copy.deepcopy(net.backbone), "heads": copy.deepcopy(net.heads)})
         twins: dict[nn.Module, BayesianLayer] = {}  # a layer that is used twice has one twin
@@ -143,8 +144,9 @@ class BayesianMultiHead(MultiHead):
         return scores.view(samples, len(x), -1) if samples else scores
 
     def gaussians(self, task: int | None = None) -> dict[str, Gaussian]:
-        """Mean and spread by the mean's name, of the backbone and a task's head, or of the whole network."""
+        """Mean and spread by the mean's name, of the backbone and a task's heads, or of the whole network."""
         named = dict(self.named_parameters())
-        parts = ("backbone.", "heads.") if task is None else ("backbone.", f"heads.{task}.")
+        heads = ["heads."] if task is None else [f"heads.{k}." for k in self.heads_of(task)]
+        parts = ("backbone.", *heads)
         means = [name for name in named if name.startswith(parts) and not name.endswith("_spread")]
         return {name: (named[name], named[f"{name}_spread"]) for name in means}

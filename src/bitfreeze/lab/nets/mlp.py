@@ -15,15 +15,21 @@ Initial = Literal["normal", "uniform"]
 Widths = Annotated[Sequence[int], "widths of the hidden layers"]
 
 
-def mlp(shape: Sequence[int], classes: Sequence[int], hidden: Widths = (1200,)) -> MultiHead:
-    """Linear layers with ReLU. Weights start at N(0, 1 / fan_in), biases at 0, heads as torch makes them."""
+def mlp(
+    shape: Sequence[int],
+    classes: Sequence[int],
+    hidden: Widths = (1200,),
+    init: Annotated[Initial, "weights start from N(0, 1 / fan_in), or as torch makes them"] = "normal",
+    bias: Annotated[bool, "layers and heads have biases"] = True,
+) -> MultiHead:
+    """Linear layers with ReLU. Biases start at 0, and heads as torch makes them."""
     require_widths(hidden)
     layers: list[nn.Module] = [nn.Flatten()]
     widths = [prod(shape), *hidden]
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-        initialise_(layers[-2])
-    return MultiHead(nn.Sequential(*layers), widths[-1], classes)
+        layers += [nn.Linear(before, after, bias=bias), nn.ReLU()]
+        initialise_(layers[-2], init)
+    return MultiHead(nn.Sequential(*layers), widths[-1], classes, bias=bias)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..options import checked, options_of
 from ..registry import Registry
+from ..scenario import Scenario
 from . import actor_critic
 from .alexnet import alexnet
 from .mlp import mlp
@@ -46,12 +47,23 @@ def register_network(
     networks.register(name, Network(description, build, trainer, quick))
 
 
-def build_network(settings: Mapping[str, Any], shape: Sequence[int], classes: Sequence[int]) -> MultiHead:
-    """The network of kind ``settings["kind"]``. The other settings are its options."""
+def build_network(
+    settings: Mapping[str, Any], shape: Sequence[int], classes: Sequence[int], scenario: Scenario = "task"
+) -> MultiHead:
+    """The network of kind ``settings["kind"]``. The other settings are its options.
+
+    ``classes`` are those of each task. In the scenario "domain" all tasks have the head of the first.
+    """
     options = dict(settings)
     build = networks[options.pop("kind")].build
-    net = build(shape, classes, **checked("network", options_of(build), options))
-    net.shape = tuple(shape)
+    heads = classes[:1] if scenario == "domain" else classes
+    net = build(shape, heads, **checked("network", options_of(build), options))
+    if net.goes_by_task and scenario != "task":
+        raise ValueError(
+            f"features must be the same for every task with stream.scenario={scenario}, and those of this network "
+            "differ; use network.statistics=first"
+        )
+    net.shape, net.scenario = tuple(shape), scenario
     return net
 
 

@@ -73,9 +73,16 @@ def _protocol(run: EndedRun[AccuracyResult]) -> str:
     )
 
 
+def _acc(name: str, title: str) -> Column[AccuracyResult]:
+    """ACC as it is with or without the task, where the matrix has the other."""
+    return Column(name, lambda run: getattr(run.result, name), summary=(title, spread_of(".2f")), rare=True)
+
+
 COLUMNS: tuple[Column[AccuracyResult], ...] = (
     *IDENTITY,
     Column("acc", lambda run: run.result.acc, summary=("ACC", spread_of(".2f"))),
+    _acc("acc_with_task", "ACC with task"),
+    _acc("acc_without_task", "ACC without task"),
     Column("bwt", lambda run: run.result.bwt, summary=("BWT", spread_of(".2f"))),
     Column("bwt_T", lambda run: run.result.bwt_T),
     Column("learning_acc", lambda run: run.result.learning_acc, summary=("learned", mean_of(".2f"))),

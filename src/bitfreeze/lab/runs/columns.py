@@ -39,12 +39,15 @@ class Column(Generic[R]):
     by_task: bool = False  # one column for each task, which titles it in the summary; of_run gives a list
     text: bool = False
     in_csv: bool = True  # else the value is computed anew for each summary
+    rare: bool = False  # a run without a value has no entry, so that a CSV without any value lacks the column
 
     def values(self, run: EndedRun[R]) -> Row:
         """What one run has in this column, or in the columns of its tasks."""
         if self.of_run is None:
             return {self.name: None}
         value = self.of_run(run)
+        if self.rare and value is None:
+            return {}
         if not self.by_task:
             return {self.name: value}
         return {f"{self.name} {task}": entry for task, entry in zip(run.tasks, value, strict=True)}

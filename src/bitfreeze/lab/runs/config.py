@@ -12,7 +12,7 @@ from ..methods import make_method, methods
 from ..nets import networks
 from ..options import Option, checked, options_of, typed
 from ..registry import look_up
-from ..streams import streams
+from ..streams import make_stream, streams
 from .kinds import kind_of
 from .values import to_toml
 
@@ -130,6 +130,7 @@ def make_config(stream: str, method: str, variant: str = "", seed: int = 0, chan
     }
     changed = tuple(change for path, text in asked.items() if (change := _apply(parts, declared, path, text)))
     _require_seed("stream.seed", parts["stream"].get("seed", 0))
+    _require_scenario(method, stream, parts["stream"])
     kind_of(stream).settings(**parts["training"])  # these refuse what makes no sense before anything is written
     make_method(method, parts["method"])
     return Config(
@@ -196,6 +197,18 @@ def _require_trainable(method: str, stream: str, trainer: str) -> None:
         able = [name for name, entry in methods.items() if trainer in entry.record.trainers]
         raise ValueError(
             f"{method} has no part in {trainer} learning, which {stream} needs: use one of {', '.join(sorted(able))}"
+        )
+
+
+def _require_scenario(method: str, stream: str, options: Mapping[str, Any]) -> None:
+    scenario = options.get("scenario", "task")
+    if scenario != "task":
+        make_stream(stream, **options)  # refuses tasks that the scenario cannot have, and loads nothing
+    if scenario not in methods[method].record.scenarios:
+        able = [name for name, entry in methods.items() if scenario in entry.record.scenarios]
+        raise ValueError(
+            f"{method} must be told the task, which stream.scenario={scenario} does not: use one of "
+            f"{', '.join(sorted(able))}"
         )
 
 

@@ -133,7 +133,11 @@ class Continued(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskTested(Event):
-    """A task is learned. ``accuracy`` is the next row of the matrix, ``report`` what the method says of itself."""
+    """A task is learned. ``accuracy`` is the next row of the matrix, ``report`` what the method says of itself.
+
+    ``accuracy`` is without the task where one head grows, else with it. The other row is there where one pass gives
+    both.
+    """
 
     name = "task"
     matrix: ClassVar[str] = "accuracy"
@@ -141,6 +145,8 @@ class TaskTested(Event):
     accuracy: list[float]
     extra_bytes: int
     buffer_bytes: int
+    accuracy_with_task: list[float] | None = None
+    accuracy_without_task: list[float] | None = None
     files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
     report: dict[str, float] = field(default_factory=dict)
 
@@ -184,6 +190,8 @@ class AccuracyResult(Event):
     extra_bytes: int
     buffer_bytes: int
     seconds: float
+    acc_with_task: float | None = None  # where acc is without it
+    acc_without_task: float | None = None  # where acc is with it, and one pass gives both
 
 
 @dataclass(frozen=True, kw_only=True)

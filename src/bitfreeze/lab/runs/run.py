@@ -16,6 +16,7 @@ from ..methods import Method, make_method, methods
 from ..nets import build_network
 from ..precision import require_able
 from ..rl import Games
+from ..scenario import Scenario
 from ..streams import Stream
 from ..tasks import Task, TaskData
 from ..training import share_random_state
@@ -54,7 +55,7 @@ class Run(ABC):
         torch.manual_seed(config.seed)
         opened = self._open()
         self.tasks = opened.tasks
-        net = build_network(config.network, opened.shape, [task.classes for task in self.tasks])
+        net = build_network(config.network, opened.shape, [task.classes for task in self.tasks], self.scenario)
         require_able(config.precision, self.device)
         self.plain_bytes = sum(p.nbytes for p in net.parameters())
         self.method: Method = make_method(config.method, config.method_options)
@@ -77,6 +78,12 @@ class Run(ABC):
                 f"{self.config.method} cannot share a run between ranks: start it without torchrun (those that can: "
                 f"{known})"
             )
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the network is told of the task. Games have a head for each task."""
+        scenario: Scenario = self.config.stream_options.get("scenario", "task")
+        return scenario
 
     @abstractmethod
     def _open(self) -> Stream | Games:

@@ -6,7 +6,7 @@ from .. import metrics
 from ..options import options_of
 from ..streams import Stream, make_stream
 from ..tasks import Task, TaskData
-from ..training import Epoch, Settings, Training, accuracy, placed, placed_data
+from ..training import Epoch, Settings, Training, accuracies, placed, placed_data
 from .accuracy_columns import COLUMNS, PREFACE
 from .events import AccuracyResult, EpochDone, Started, TaskTested
 from .kinds import Kind, kinds
@@ -18,6 +18,7 @@ class SupervisedRun(Run):
 
     def _open(self) -> Stream:
         self.stream = make_stream(self.config.stream, **self.config.stream_options)
+        self.other_row: list[float] = []  # accuracies of the last task that the matrix does not have
         return self.stream
 
     def _started(self, tasks: list[str]) -> Started:
@@ -45,8 +46,24 @@ class SupervisedRun(Run):
     def _test(self, task: Task) -> TaskTested:
         batch = self.config.settings.evaluation_batch
         seen = self.tasks[: task.index + 1]
-        row = [accuracy(self.method, self.net, u, placed(self.stream.load(u).test), batch) for u in seen]
-        return TaskTested(task=task.index, accuracy=row, report=self.method.report(), **self._sizes())
+        found = [accuracies(self.method, self.net, u, placed(self.stream.load(u).test), batch, seen) for u in seen]
+        told, untold = [one.told for one in found], [one.untold for one in found if one.untold is not None]
+        row, self.other_row = (untold, told) if self.scenario == "class" else (told, untold)
+        return TaskTested(
+            task=task.index, accuracy=row, accuracy_with_task=self._with_task(),
+            accuracy_without_task=self._without_task(), report=self.method.report(), **self._sizes(),
+        )  # fmt: skip
+
+    def _with_task(self) -> list[float] | None:
+        """The last row of accuracies with the task, where the matrix has those without it."""
+        return self.other_row if self.scenario == "class" else None
+
+    def _without_task(self) -> list[float] | None:
+        """The last row of accuracies without the task, where the matrix has those with it and one pass gave both."""
+        return None if self.scenario == "class" else self.other_row or None
+
+    def _own_state(self) -> dict[str, Any]:
+        return {"other_row": self.other_row}
 
     def _recall(self) -> None:
         if self.method.record.rereads:
@@ -63,7 +80,13 @@ class SupervisedRun(Run):
             model_bytes=self.plain_bytes,
             **self._sizes(),
             seconds=self._elapsed(),
+            acc_with_task=_mean(self._with_task()),
+            acc_without_task=_mean(self._without_task()),
         )
+
+
+def _mean(row: list[float] | None) -> float | None:
+    return None if row is None else metrics.average_accuracy([row])
 
 
 kinds.register(

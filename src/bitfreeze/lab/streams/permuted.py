@@ -47,3 +47,4 @@ def pmnist(
 
 
 register_stream("pmnist", "MNIST ten times, each with its pixels in another order", ("mnist",), pmnist)
+register_stream("pmnist_domain", "permuted MNIST with one head, by GPM's protocol", ("mnist",), pmnist)

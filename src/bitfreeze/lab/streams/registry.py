@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from ..options import checked, options_of
 from ..registry import Registry
+from ..scenario import Scenario
+from .scenario import in_scenario
 from .stream import Stream, for_tuning
 
 
@@ -50,6 +52,9 @@ def make_stream(
     name: str,
     *,
     tuning: Annotated[bool, "test on a tenth of the training set, which is not trained on: to choose settings"] = False,
+    scenario: Annotated[
+        Scenario, "a head for each task; one head for all, not told the task; one head that grows, not told the task"
+    ] = "task",
     **options: Any,
 ) -> Stream:
     """The supervised stream of this name.
@@ -57,6 +62,8 @@ def make_stream(
     Args:
         name: name of a registered stream.
         tuning: test on a tenth of the training set, which is then not trained on.
+        scenario: "task": a head for each task. "domain": one head for all tasks. "class": one head that grows, and
+            labels of the whole stream.
         options: the stream's own options. The others keep their defaults.
 
     Returns:
@@ -64,4 +71,4 @@ def make_stream(
     """
     make = streams[name].make
     stream: Stream = make(**checked("stream", options_of(make), options))
-    return for_tuning(stream, options.get("seed", 0)) if tuning else stream
+    return in_scenario(for_tuning(stream, options.get("seed", 0)) if tuning else stream, scenario)

@@ -1,11 +1,12 @@
 """Supervised training: the loop, the schedule, evaluation."""
 
-from .evaluation import accuracy
+from .evaluation import Accuracies, accuracies, accuracy
 from .loop import Epoch, Training
 from .parallel import share_random_state
 from .placement import placed, placed_data
 from .schedule import Plateau, Settings
 
 __all__ = [
-    "Epoch", "Plateau", "Settings", "Training", "accuracy", "placed", "placed_data", "share_random_state",
+    "Accuracies", "Epoch", "Plateau", "Settings", "Training", "accuracies", "accuracy", "placed", "placed_data",
+    "share_random_state",
 ]  # fmt: skip

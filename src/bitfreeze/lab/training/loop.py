@@ -64,6 +64,7 @@ class Training:
         self.optimizers: list[Optimizer] = []
         self.ranks = current_ranks()
         method.passes = passes_in(settings.precision, next(net.parameters()).device)
+        method.net.seen = task.index + 1
         method.begin_task(task, data)
         method.compute = shared_objective(method, net, self.ranks)
         self._new_optimizers()
