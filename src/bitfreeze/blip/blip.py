@@ -172,6 +172,8 @@ class BLIP:
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         if self._underway and not (self._just_loaded or self._just_ended or self._is_straight_through):
             return
+        if (self._just_loaded or self._just_ended) and self._tensors.is_stepped_by(optimizer):
+            self._tensors.bind_if_changed()  # a head may have been replaced by a larger one
         if not self._tensors.held_by(optimizer):
             return
         if not self._underway:

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..model.parameters import Slot, Watch, require_float
+from ..model.parameters import Slot, Watch, require_float, require_same_shape
 from ..model.ranks import Ranks, current_ranks
 from . import checks, pacing
 from .bounds import bound_of
 from .finding import find_directions, measure_along
+from .growth import OtherRows
 from .guards import Look, Measured
 from .held_tensor import HeldTensor, bits_of
-from .joined_layers import come_apart, joined_layers, names_of
+from .joined_layers import come_apart, fits, joined_layers, names_of
 from .rules import DirectionRules
 from .task_end import TaskEnd
 from .turned_layer import TurnedLayer
@@ -62,6 +63,27 @@ class Directions(WatchedTensors[HeldTensor]):
     def new_state(self, slot: Slot) -> HeldTensor:
         return HeldTensor(slot, self.depth, bound_of(slot, self.bound, self.depth), layout=slot.layout)
 
+    def grown_state(self, state: HeldTensor, slot: Slot) -> HeldTensor:
+        return state.grown(slot)
+
+    def require_same_rows(self, grown: Mapping[str, tuple[HeldTensor, HeldTensor]]) -> None:
+        assert self.prior is not None  # a task has ended, else no state would have a shape
+        now = {name: state for name, (_, state) in grown.items()}
+        joined = {name: parts for name, parts in joined_layers(now).items() if name in self.turnings}
+        in_layers = {part for parts in joined.values() for part in names_of(parts)[1:]}
+        for name, (before, state) in grown.items():
+            assert before.shape is not None
+            turning = self.turnings.get(name)
+            held: HeldTensor | TurnedLayer = state
+            if turning is not None:
+                turning = turning.on(state.local.device).with_outputs(len(state.local))
+                if name not in joined or not fits(turning, joined[name]):  # the bias came, went, or did not grow
+                    require_same_shape(state.slot, before.shape)
+                held = TurnedLayer(*joined[name], turning, self.prior)
+            cost = 0.0 if name in in_layers else float(held.cost()) / self.positions
+            if not DRIFT_FACTOR * cost <= FAR_OUTSIDE * self.tolerance:
+                raise OtherRows(state.slot, before.shape[0])
+
     def absent_state(self, slot: Slot, saved: dict[str, Any]) -> HeldTensor:
         return HeldTensor(slot, self.depth, prior=self.prior, **saved)
 
@@ -84,14 +106,16 @@ class Directions(WatchedTensors[HeldTensor]):
         joined = joined_layers(self.states)
         for name, turning in list(self.turnings.items()):
             assert self.prior is not None
-            weight, bias = joined.get(name, (None, None))
-            if weight is not None and turning.fits(weight.local, has_bias=bias is not None):
-                layer, turning = former.get(name), turning.on(weight.local.device)
+            if name in joined:
+                turning = turning.with_outputs(len(joined[name][0].local))
+            if name in joined and fits(turning, joined[name]):
+                layer, turning = former.get(name), turning.on(joined[name][0].local.device)
                 self.turnings[name] = turning
                 paces = () if layer is None else pacing.progress_of(layer)
-                self.layers[name] = TurnedLayer(weight, bias, turning, self.prior, *paces)
+                self.layers[name] = TurnedLayer(*joined[name], turning, self.prior, *paces)
             elif name in self.states:
-                come_apart(self.states, name, self.turnings.pop(name), former.get(name))
+                del self.turnings[name]
+                come_apart({**self.absent, **self.states}, name, turning, former.get(name))
 
     @torch.no_grad()
     def hold_(self, optimizer: Optimizer | None = None) -> bool:
@@ -284,7 +308,8 @@ class Directions(WatchedTensors[HeldTensor]):
         turns, estimate, found = measure_along(layers, turns, look)
         positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
-        prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries)) if self.prior is None else self.prior
+        prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries))
+        prior = prior if self.prior is None else min(self.prior, prior)  # a larger model has more to share it out to
         idle = [name for name in idle if not any(estimate.values[part].any() for part in names_of(layers[name]))]
         apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
         end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.damping, self.rules.fisher, ranks)
@@ -326,8 +351,8 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def load_state_dict(self, state: Mapping[str, Any], new_name: Callable[[str], str]) -> None:
         turnings = {new_name(name): Turning.loaded(saved) for name, saved in state["directions"].items()}
-        super().load_state_dict(state, new_name)
         self.prior, self.positions, self.turnings = state["prior"], state["positions"], turnings
+        super().load_state_dict(state, new_name)
         for held in (*self.states.values(), *self.absent.values()):
             held.prior = self.prior
         self._bind_layers({})

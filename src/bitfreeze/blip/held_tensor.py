@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..model.parameters import require_same_shape
+from ..model.parameters import Slot
+from .growth import refuse_other_shape, with_rows
 from .watched import WatchedTensor
 
 AT_EDGE = 0.95  # share of the radius that counts as the edge: intervals widen a little between two clamps
@@ -40,7 +41,7 @@ class HeldTensor(WatchedTensor):
 
     def require_shape(self) -> None:
         if self.centre is not None and self.centre.shape != self.local.shape:
-            require_same_shape(self.slot, self.centre.shape)
+            refuse_other_shape(self.slot, self.layout.wrapped(self.centre).shape, sharded=self.layout.sharded)
 
     def current_radius(self) -> Tensor:
         """Radius of each entry's interval; infinite where the Fisher is 0."""
@@ -113,6 +114,14 @@ class HeldTensor(WatchedTensor):
             width=1.0,
             seen=None,
         )
+
+    def grown(self, slot: Slot) -> Self:
+        """The state with more rows, which have no Fisher and so are free. The old state stays as it is."""
+        assert self.centre is not None
+        new = slot.local.detach()[len(self.centre) :]
+        centre = with_rows(self.centre, new, len(new))
+        fisher = None if self.fisher is None else with_rows(self.fisher, 0, len(new))
+        return replace(self, slot=slot, centre=centre, fisher=fisher, radius=None, seen=None)
 
     def frozen_bits(self) -> Tensor:
         if self.fisher is None or self.prior is None:

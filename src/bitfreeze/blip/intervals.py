@@ -1,5 +1,6 @@
 """Intervals: a guard that holds each watched parameter by itself, as the paper does."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -11,6 +12,7 @@ from . import checks
 from .bounds import bound_and_prior_scale
 from .budget import prior_of_first_task
 from .consolidation import report_tensors
+from .growth import OtherRows, begins_with
 from .guards import Look, Measured
 from .rules import WeightRules
 from .tensor_state import TensorState
@@ -113,6 +115,22 @@ class Intervals(WatchedTensors[TensorState]):
         bound, scale = bound_and_prior_scale(slot, self.bound, self.depth, self.rules)
         return TensorState(slot, self.depth, self.rules, bound, scale, layout=slot.layout)
 
+    def grown_state(self, state: TensorState, slot: Slot) -> TensorState:
+        assert self.prior is not None  # a task has ended, else the state would have no shape
+        return state.grown(slot, self.prior)
+
+    def require_same_rows(self, grown: Mapping[str, tuple[TensorState, TensorState]]) -> None:
+        for name, (before, now) in grown.items():
+            assert before.shape is not None
+            rows, outside = before.shape[0], now.distance() > now.slack
+            if outside[:rows].any() and not begins_with(now.local, before.slot.held, before.shape):
+                raise OtherRows(now.slot, rows)
+            if outside[rows:].any():
+                raise ValueError(
+                    f"new rows of '{name}' must lie within {now.bound:.3g} of 0, as its first rows do, got "
+                    f"{now.local.detach()[rows:].abs().max():.3g}; begin with smaller values"
+                )
+
     def absent_state(self, slot: Slot, saved: dict[str, Any]) -> TensorState:
         return TensorState(slot, self.depth, self.rules, **saved)
 
@@ -120,5 +138,5 @@ class Intervals(WatchedTensors[TensorState]):
         return {"prior": self.prior, **super().state_dict(sharded)}
 
     def load_state_dict(self, state: Any, new_name: Any) -> None:
-        super().load_state_dict(state, new_name)
         self.prior = state["prior"]
+        super().load_state_dict(state, new_name)

@@ -33,6 +33,11 @@ def joined_layers(states: States) -> dict[str, Joined]:
     return found
 
 
+def fits(turning: Turning, parts: Joined) -> bool:
+    """Whether these are coordinates of this layer."""
+    return turning.fits([part.local for part in parts if part is not None])
+
+
 def names_of(parts: Joined) -> list[str]:
     return [part.slot.name for part in parts if part is not None]
 
@@ -48,10 +53,11 @@ def come_apart(states: States, name: str, turning: Turning, former: TurnedLayer 
     weight = states[name]
     width = turning.inputs.shape[1]
     inputs = width if weight.shape is None else weight.shape[1:].numel()
-    parts = [weight, *_biases_of(states, weight)] if former is None else former.parts
+    parts = [weight, *_biases_of(states, weight)] if former is None else [states[p.slot.name] for p in former.parts]
     for part, spread in zip(parts, torch.split(turning.spread(), [inputs, width - inputs], -1), strict=False):
         if part.centre is not None and part.shape is not None and spread.numel():
-            own = part.layout.part(spread.reshape(part.shape)).to(part.centre)
+            of_rows = spread.flatten(0, 1)[: part.shape[0]]  # a bias that is gone may have fewer rows than the weight
+            own = part.layout.part(of_rows.reshape(part.shape)).to(part.centre)
             part.fisher = own if part.fisher is None else part.fisher + own
             part.forget_caches()
 

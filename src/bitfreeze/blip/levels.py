@@ -51,7 +51,8 @@ class Levels:
         for name, mean in self.means.items():
             if name not in held:
                 continue
-            weight = rows(self.intervals.states[name].local)
+            # rows that were added since the last task have no level yet
+            weight = rows(self.intervals.states[name].local)[: len(self.levels[name])]
             if mean.device != weight.device:
                 mean = self._follow(name, weight.device)
             shift = torch.addmv(self.levels[name], weight, mean, beta=-1)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
+from ..model.parameters import Slot
 from . import checks
 from .watched import WatchedTensor, WatchedTensors
 
@@ -25,11 +27,14 @@ class Memento:
         self.done = False
         self.kept = [(each, {key: _own(value) for key, value in vars(each).items()}) for each in _parts(blip)]
         tensors = blip._tensors
-        # weights, and whether the state knew that nobody had changed them
-        self.weights: list[tuple[WatchedTensor, Tensor, bool]] = []
-        for state in tensors.states.values() if moves_weights else ():
-            if state.slot.find() is not None:
-                self.weights.append((state, state.local.detach().clone(), state.is_untouched()))
+        # weights, and their state if it knew that nobody had changed them
+        self.weights: list[tuple[Slot, Tensor, WatchedTensor | None]] = []
+        known = {id(state.slot.find()): state for state in tensors.states.values() if state.slot.find() is not None}
+        for slot in tensors.slots() if moves_weights else ():  # a module may have been replaced since the last look
+            if not isinstance(slot.parameter, UninitializedParameter):
+                state = known.get(id(slot.parameter))
+                untouched = state if state is not None and state.is_untouched() else None
+                self.weights.append((slot, slot.local.detach().clone(), untouched))
         self.modules = [(module, vars(module).get("train"), module.training) for module in modules]
 
     def __enter__(self) -> "Memento":
@@ -44,11 +49,11 @@ class Memento:
         for each, values in self.kept:
             told = {key: _own(value) for key, value in values.items() if keep_health or key != "health"}
             vars(each).update(told)
-        for state, value, untouched in self.weights:
-            if not torch.equal(state.local, value):
-                state.local.copy_(value)
-                if untouched:
-                    state.note_untouched()
+        for slot, value, untouched in self.weights:
+            if not torch.equal(slot.local, value):
+                slot.local.copy_(value)
+                if untouched is not None:
+                    untouched.note_untouched()
         for module, train, training in self.modules:
             vars(module).pop("train", None)
             vars(module).update({"train": train} if train is not None else {})

@@ -71,7 +71,7 @@ def _require_tensor_state(
 ) -> None:
     along = isinstance(rules, DirectionRules)
     numbers = ("bound", "tasks") if along else ("bound", "prior_scale", "tasks")
-    tensors = ("centre", "fisher") if along else ("bits", "centre", "fisher", "residual")
+    tensors = ("centre", "fisher") if along else ("bits", "centre", "fisher", "began", "residual")
     _require_keys(f"the keys of '{name}'", saved, required=numbers, optional=tensors)
     tasks = _whole(f"'tasks' of '{name}'", saved["tasks"], most=most)
     for key in numbers[:-1]:
@@ -87,17 +87,19 @@ def _require_tensor_state(
     for key in tensors:
         if key in saved:
             what = f"'{key}' of '{name}'"
-            kind = _kind_of(key, depth, along, saved["bound"])
+            kind = _kind_of(key, depth, along, saved["bound"], tasks)
             _require_tensor(what, saved[key], *kind, shape=shapes[0] if shapes else None)
 
 
 Kind = tuple[tuple[torch.dtype, ...], float, float, bool]  # dtypes, least, most, whether least itself is allowed
 
 
-def _kind_of(key: str, depth: int, along: bool, bound: float) -> Kind:
+def _kind_of(key: str, depth: int, along: bool, bound: float, tasks: int) -> Kind:
     if key == "fisher":
         # along directions a free entry has none; by weight the prior is part of it
         return ((*FLOATS, torch.bfloat16), 0.0, inf, True) if along else ((torch.float32,), 0.0, inf, False)
+    if key == "began":
+        return (torch.int16,), 0, tasks, True
     if key == "bits":
         return (torch.uint8,), 0, depth, True
     if key == "centre" and not along:
@@ -199,8 +201,15 @@ def _require_levels(levels: Any, held: Mapping[str, Any], most: int) -> None:
             if not isinstance(centre, Tensor) or centre.ndim == 0:
                 raise Damaged(f"'{name}'", "a weight that has ended a task", "'levels' of it")
             size = centre[0].numel() if kind == "means" else len(centre)
-            if list(tensor.shape) != [size]:
+            least = size if kind == "means" else _first_rows(held[name])  # rows that were added may have none yet
+            if tensor.ndim != 1 or not least <= len(tensor) <= size:
                 raise Damaged(f"'{kind}' of '{name}'", f"{size} numbers", list(tensor.shape))
+
+
+def _first_rows(saved: Mapping[str, Any]) -> int:
+    """Number of rows that a tensor had when its first task ended."""
+    began = saved.get("began")
+    return len(saved["centre"]) if began is None else int((began.flatten(1)[:, 0] == 0).sum())
 
 
 # values

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from .. import bits as b
-from ..model.parameters import require_float, require_same_shape
+from ..model.parameters import Slot, require_float
+from .growth import refuse_other_shape, with_rows
 from .rules import CentreInputs, WeightRules
 from .watched import WatchedTensor
 
@@ -23,12 +24,13 @@ class TensorState(WatchedTensor):
     bits: Tensor | None = None  # uint8: how many leading bits are frozen
     centre: Tensor | None = None  # int32, in units of bound * 2^-depth
     fisher: Tensor | None = None  # float32: F_{0:t}
+    began: Tensor | None = None  # int16, once the tensor has grown: tasks that ended before there was this entry
     residual: Tensor | None = None  # straight-through only: parameter minus its rounded value
     rounded_version: int = -1  # version of the parameter that the residual belongs to
     ends: tuple[Tensor, Tensor] | None = None  # cache of the interval
 
     SAVED: ClassVar[tuple[str, ...]] = ("bound", "prior_scale")
-    TENSORS: ClassVar[tuple[str, ...]] = ("bits", "centre", "fisher", "residual")
+    TENSORS: ClassVar[tuple[str, ...]] = ("bits", "centre", "fisher", "began", "residual")
     CACHES: ClassVar[tuple[str, ...]] = ("ends",)
 
     # training: stay inside the interval
@@ -63,7 +65,7 @@ class TensorState(WatchedTensor):
             edge = self.bound * (1 - 2.0**-self.depth) if self.rules.open_range else self.bound
             return -edge, edge
         if self.bits.shape != parameter.shape:
-            require_same_shape(self.slot, self.layout.wrapped(self.bits).shape)
+            refuse_other_shape(self.slot, self.layout.wrapped(self.bits).shape, sharded=self.layout.sharded)
         stale = self.ends is None or self.ends[0].device != parameter.device or self.ends[0].dtype != parameter.dtype
         if stale:
             self.follow(parameter.device)
@@ -95,13 +97,21 @@ class TensorState(WatchedTensor):
 
     def outside(self) -> tuple[int, float]:
         """Number of entries outside their interval, and their largest distance from it."""
+        distance = self.distance()
+        count = int((distance > self.slack).sum())
+        return count, distance.max().item() if count else 0.0
+
+    def distance(self) -> Tensor:
+        """How far each entry lies outside its interval; below 0 inside."""
         low, high = self.interval()
         theta = self.theta()
-        distance = torch.maximum(low - theta, theta - high)
+        return torch.maximum(low - theta, theta - high)
+
+    @property
+    def slack(self) -> float:
+        """Distance that still counts as inside."""
         # with a bound that is no power of two, ends are rounded: a model that changed its precision may be off by that
-        slack = 0.0 if self.rules.power_of_two else self.bound * 2.0**-23
-        count = int((distance > slack).sum())
-        return count, distance.max().item() if count else 0.0
+        return 0.0 if self.rules.power_of_two else self.bound * 2.0**-23
 
     def at_edge(self) -> int:
         """Number of entries at an end of their interval."""
@@ -114,18 +124,53 @@ class TensorState(WatchedTensor):
     @torch.no_grad()
     def after_task(self, new_fisher: Tensor, prior: float) -> Self:
         """The state after a task with this Fisher. The old state stays as it is."""
-        theta, rules, task = self.theta(), self.rules, self.tasks + 1
+        theta, task = self.theta(), self.tasks + 1
         self.follow(theta.device)
         bits = torch.zeros_like(theta, dtype=torch.uint8) if self.bits is None else self.bits
         centre = torch.zeros_like(theta, dtype=torch.int32) if self.centre is None else self.centre
-        # a prior below the smallest float32 would be a division by 0
-        smallest = torch.finfo(torch.float32).tiny
-        first = torch.full((), max(prior * self.prior_scale, smallest), dtype=torch.float32, device=theta.device)
+        first = torch.full((), self.first_fisher(prior), dtype=torch.float32, device=theta.device)
         old = first if self.fisher is None else self.fisher
+        if self.began is None:
+            bits, centre, fisher = self._frozen(theta, new_fisher, first, old, bits, centre, task)
+            return replace(self, tasks=task, bits=bits, centre=centre, fisher=fisher, ends=None)
+        bits, centre, fisher = bits.clone(), centre.clone(), old.clone()
+        for began in torch.unique(self.began).tolist():  # rows that were added together count their tasks together
+            rows = self.began == began
+            bits[rows], centre[rows], fisher[rows] = self._frozen(
+                theta[rows], new_fisher[rows], first, old[rows], bits[rows], centre[rows], task - began
+            )
+        return replace(self, tasks=task, bits=bits, centre=centre, fisher=fisher, ends=None)
+
+    def _frozen(
+        self, theta: Tensor, new_fisher: Tensor, first: Tensor, old: Tensor, bits: Tensor, centre: Tensor, task: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Bits, centres and Fisher after a task, from those before it."""
+        rules = self.rules
         new_bits = rules.new_bits(new_fisher, old, first, bits, task, self.depth)
-        centre = rules.centre_rule.place(CentreInputs(theta, centre, bits, new_bits, self.depth, self.bound))
-        fisher = rules.accumulated(new_fisher, old, task)
-        return replace(self, tasks=task, bits=new_bits, centre=centre, fisher=fisher, ends=None)
+        place = CentreInputs(theta, centre, bits, new_bits, self.depth, self.bound)
+        return new_bits, rules.centre_rule.place(place), rules.accumulated(new_fisher, old, task)
+
+    def first_fisher(self, prior: float) -> float:
+        """F_0 of an entry that has ended no task. Below the smallest float32 it would be a division by 0."""
+        return max(prior * self.prior_scale, torch.finfo(torch.float32).tiny)
+
+    def grown(self, slot: Slot, prior: float) -> Self:
+        """The state with more rows, which begin at their own task 1. The old state stays as it is."""
+        assert self.bits is not None
+        assert self.centre is not None
+        assert self.fisher is not None
+        count = len(slot.local) - len(self.bits)
+        began = torch.zeros_like(self.bits, dtype=torch.int16) if self.began is None else self.began
+        return replace(
+            self,
+            slot=slot,
+            bits=with_rows(self.bits, 0, count),
+            centre=with_rows(self.centre, 0, count),
+            fisher=with_rows(self.fisher, self.first_fisher(prior), count),
+            began=with_rows(began, self.tasks, count),
+            residual=None,
+            ends=None,
+        )
 
     @torch.no_grad()
     def snap_(self) -> None:

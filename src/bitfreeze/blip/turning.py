@@ -5,12 +5,13 @@ o output, i input, j input direction, k output direction. With U [g, i, j] and V
 their Fisher is the expectation of (v . delta)^2 (u . a)^2. Everything here is a pure function of tensors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,30 @@ class Turning:
         """Whether the directions span all weights, so that nothing is left to hold entry by entry."""
         return self.inputs.shape[1] == self.inputs.shape[2] and self.outputs.shape[1] == self.outputs.shape[2]
 
-    def fits(self, weight: Tensor, *, has_bias: bool) -> bool:
-        """Whether these are coordinates of a layer with a weight like this one."""
-        groups, outputs = self.outputs.shape[:2]
-        return weight.shape[0] == groups * outputs and weight[0].numel() + has_bias == self.inputs.shape[1]
+    def fits(self, parts: Collection[Tensor]) -> bool:
+        """Whether these are coordinates of a layer with such a weight, and such a bias if it has one."""
+        groups, outputs, _ = self.outputs.shape
+        rows, inputs = {len(part) for part in parts}, sum(part[0].numel() for part in parts)
+        return rows == {groups * outputs} and inputs == self.inputs.shape[1]
+
+    def with_outputs(self, count: int) -> "Turning":
+        """The same with more outputs, which no earlier task has: their coordinates have no Fisher, so they are free.
+
+        New outputs are directions of their own. Where there are fewer directions than outputs, they belong to the rest.
+        """
+        groups, before, directions = self.outputs.shape
+        more = count - before
+        if more <= 0 or groups > 1:
+            return self
+        along = more if before == directions else 0
+        outputs = pad(self.outputs, (0, along, 0, more))
+        outputs[:, before:, directions:] = torch.eye(more, along).to(outputs)
+        return replace(
+            self,
+            outputs=outputs,
+            output_energy=pad(self.output_energy, (0, along)),
+            fisher=pad(self.fisher, (0, 0, 0, along)),
+        )
 
     def turn(self, change: Tensor) -> Tensor:
         """Weights [g, o, i] in turned coordinates [g, k, j]."""

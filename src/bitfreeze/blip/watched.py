@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..model.parameters import Slot, Watch, find_parameters, require_float, require_same_shape
+from ..model.parameters import Slot, Watch, find_parameters, require_finite, require_float
 from ..model.ranks import Ranks
 from ..model.shards import WHOLE, Layout, is_sharded, layout_of, reshard
+from .growth import has_grown
 
 SMALL, HEALTH_STEPS = 10_000, 32
 
@@ -61,6 +62,12 @@ class WatchedTensor(ABC):
     def shape(self) -> torch.Size | None:
         """Shape of the parameter when its first task ended, None before."""
         return next((self.layout.wrapped(tensor).shape for tensor in self.tensors().values()), None)
+
+    @property
+    def has_other_shape(self) -> bool:
+        """Whether the parameter has another shape than when its last task ended."""
+        kept = next(iter(self.tensors().values()), None)
+        return kept is not None and self.slot.find() is not None and kept.shape != self.local.shape
 
     def rebind(self, slot: Slot) -> None:
         """Follow the parameter to another place. It may have become sharded, or whole again."""
@@ -158,6 +165,14 @@ class WatchedTensors(ABC, Generic[S]):
     def absent_state(self, slot: Slot, saved: dict[str, Any]) -> S:
         """Saved state of a parameter that the model does not have."""
 
+    @abstractmethod
+    def grown_state(self, state: S, slot: Slot) -> S:
+        """A new state of a tensor that has more rows now. They begin free, and the first rows keep what they have."""
+
+    @abstractmethod
+    def require_same_rows(self, grown: Mapping[str, tuple[S, S]]) -> None:
+        """Refuse tensors whose first rows are not those that the last task left: (state before, state now) by name."""
+
     def slots(self) -> list[Slot]:
         return find_parameters(self.model, self.watch)
 
@@ -166,28 +181,40 @@ class WatchedTensors(ABC, Generic[S]):
         slots, known = self.slots(), {**self.absent, **self.states}
         names = {slot.name for slot in slots}
         nameless = {id(state.slot.held): state for name, state in known.items() if name not in names}
-        states = {}
+        found = {s.name: known.get(s.name) or nameless.get(id(s.held)) or self.new_state(s) for s in slots}
+        states = self.with_growth(found, slots)
         for slot in slots:
-            state = known.get(slot.name) or nameless.get(id(slot.held)) or self.new_state(slot)
-            if state.shape is not None:
-                require_same_shape(slot, state.shape)
-            state.rebind(slot)
-            states[slot.name] = state
+            states[slot.name].rebind(slot)
         return states
+
+    def with_growth(self, states: dict[str, S], slots: Iterable[Slot]) -> dict[str, S]:
+        """These states, and new ones of the tensors that have grown. The old ones stay as they are."""
+        grown = {}
+        for slot in slots:
+            state = states.get(slot.name)
+            if state is None or state.shape is None:
+                continue
+            if has_grown(slot, state.shape, sharded=state.layout.sharded):
+                require_finite(slot)
+                grown[slot.name] = state, self.grown_state(state, slot)
+        if grown:
+            self.require_same_rows(grown)
+        return {**states, **{name: now for name, (_, now) in grown.items()}}
 
     def bind(self) -> None:
         """Look for the watched parameters anew. From here on their bounds are fixed."""
         require_float(self.slots())
         current = self.current()
         kept = {id(state) for state in current.values()}
-        known = {**self.absent, **self.states}
-        self.absent = {name: s for name, s in known.items() if id(s) not in kept and s.shape is not None}
+        gone = {name: s for name, s in {**self.absent, **self.states}.items() if id(s) not in kept}
+        self.absent = {name: s for name, s in gone.items() if name not in current and s.shape is not None}
         self.states, self.modules = current, list(self.model.modules())
         _find_companions(current.values())
 
     def bind_if_changed(self) -> None:
-        """Bind if modules came or went since the last time."""
-        if not self.states or self.modules != list(self.model.modules()):
+        """Bind if modules came or went since the last time, or a tensor got another shape."""
+        reshaped = any(state.has_other_shape for state in self.states.values())
+        if not self.states or reshaped or self.modules != list(self.model.modules()):
             self.bind()
 
     def bind_if_moved(self) -> None:
@@ -200,6 +227,11 @@ class WatchedTensors(ABC, Generic[S]):
     def held_by(self, optimizer: Optimizer) -> list[S]:
         """States of the parameters that an optimizer steps."""
         return _held_by(optimizer, self.states)
+
+    def is_stepped_by(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer steps a parameter of the model, watched or not."""
+        mine = {id(parameter) for parameter in self.model.parameters()}
+        return any(id(p) in mine for group in optimizer.param_groups for p in group["params"])
 
     def require_watched(self, optimizer: Optimizer) -> Optimizer:
         if not _held_by(optimizer, self.current()):
@@ -240,10 +272,11 @@ class WatchedTensors(ABC, Generic[S]):
         absent = {
             new_names(name): self.absent_state(Slot(new_names(name)), saved) for name, saved in state["absent"].items()
         }
-        self.states = {
+        states = {
             new_names(name): self.new_state(slots[new_names(name)]).loaded(saved)
             for name, saved in state["tensors"].items()
         }
+        self.states = self.with_growth(states, slots.values())
         self.absent = absent
 
     @staticmethod
@@ -256,11 +289,14 @@ class WatchedTensors(ABC, Generic[S]):
             )
         for name, saved in tensors.items():
             shapes = [value.shape for value in saved.values() if isinstance(value, Tensor)]
-            if shapes and shapes[0] != slots[name].parameter.shape:
+            try:
+                if shapes:
+                    has_grown(slots[name], shapes[0], sharded=False)
+            except ValueError:
                 raise ValueError(
                     f"the state must be of this model, got '{name}' of shape {list(shapes[0])}, which has the shape "
                     f"{list(slots[name].parameter.shape)} here"
-                )
+                ) from None
 
 
 def _held_by(optimizer: Optimizer, states: Mapping[str, S]) -> list[S]:

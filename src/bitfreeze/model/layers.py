@@ -26,6 +26,15 @@ def fan_in(module: nn.Module, attribute: str) -> int | None:
     return None
 
 
+def has_rows(module: nn.Module, attribute: str) -> bool:
+    """Whether each row (axis 0) of this parameter belongs to one output or token alone, so that rows can be added."""
+    if attribute not in ("weight", "bias"):
+        return False
+    if isinstance(module, _ConvNd):
+        return not module.transposed and module.groups == 1
+    return isinstance(module, nn.Linear | nn.Bilinear | nn.Embedding | nn.EmbeddingBag)
+
+
 def rows(weight: Tensor) -> Tensor:
     """The weights of each unit as one row: a view of [out, in] without gradients."""
     return weight.detach().view(len(weight), -1)

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from bitfreeze import diagonal_fisher, information_gain
+from bitfreeze import Rules, diagonal_fisher, information_gain
 from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.methods.blip import _last_gain
 from bitfreeze.lab.methods.task_fisher import fisher_batches
 from bitfreeze.lab.nets import build_network
 from bitfreeze.lab.streams import make_stream
@@ -173,3 +174,13 @@ def test_all_bits_frozen_leave_a_grid_step_a_task():
             assert frozen[name].any()
             moved = (parameter.detach() - before[name]).abs()[frozen[name]].max()
             assert moved <= bound * 2.0**-20 * 1.01
+
+
+@pytest.mark.parametrize("rules", [Rules.strict(), Rules.text(algorithm1=True)])
+def test_the_gain_of_rows_that_were_added_counts_their_own_tasks(rules):
+    old, new = torch.rand(5, 3) + 0.5, torch.rand(5, 3)
+    began = torch.tensor([0, 0, 0, 1, 1], dtype=torch.int16).unsqueeze(1).expand(5, 3)
+    fisher = torch.cat([rules.accumulated(new[:3], old[:3], 2), rules.accumulated(new[3:], old[3:], 1)])
+    found = _last_gain(rules, {"fisher": fisher, "tasks": 2, "began": began}, old)
+    expected = [information_gain(new[:3], old[:3], 2, rules.gain), information_gain(new[3:], old[3:], 1, rules.gain)]
+    torch.testing.assert_close(found, torch.cat(expected), atol=1e-5, rtol=0)

@@ -176,7 +176,7 @@ class BitLevelInformationPreserving(FisherMethod):
         parameters = dict(self.net.named_parameters())
         for name, after in self.blip.state_dict()["tensors"].items():
             before = self.fisher_before.get(name, torch.tensor((self.blip.prior or 0.0) * after["prior_scale"]))
-            gain = self.blip.rules.last_gain(after["fisher"], before, after["tasks"])
+            gain = _last_gain(self.blip.rules, after, before)
             found |= {
                 f"{name}/bits": after["bits"],
                 f"{name}/centre": after["centre"],
@@ -185,6 +185,18 @@ class BitLevelInformationPreserving(FisherMethod):
                 f"{name}/offset": _offset(parameters[name].detach(), after, self.bits),
             }
         return found
+
+
+def _last_gain(rules: WeightRules, after: dict[str, Any], before: Tensor) -> Tensor:
+    """Information gain of the last task. Rows that were added later count their own tasks."""
+    fisher, tasks = after["fisher"], after["tasks"]
+    if "began" not in after:
+        return rules.last_gain(fisher, before, tasks)
+    gain, before = torch.empty_like(fisher), before.expand_as(fisher)
+    for began in torch.unique(after["began"]).tolist():
+        rows = after["began"] == began
+        gain[rows] = rules.last_gain(fisher[rows], before[rows], tasks - began)
+    return gain
 
 
 def _offset(parameter: Tensor, state: dict[str, Any], depth: int) -> Tensor:
