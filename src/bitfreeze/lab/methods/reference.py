@@ -23,6 +23,7 @@ class Single(Method):
         "single",
         "reference: a separate network for each task",
         memory="O(T)",
+        ceiling=True,
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
@@ -70,6 +71,7 @@ class Joint(Method):
         replays=True,
         rereads=True,
         moves_old_heads=True,
+        ceiling=True,
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:

@@ -1,5 +1,6 @@
 """Runs with accuracies, in groups that differ only in their seed."""
 
+from dataclasses import dataclass
 from statistics import mean
 
 from ...runs.events import AccuracyResult, TaskPlayed, TaskTested
@@ -7,6 +8,14 @@ from ..grouping import grouped
 from ..stored import StoredRun
 
 Matrix = list[list[float]]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A finished run with its result."""
+
+    run: StoredRun
+    result: AccuracyResult
 
 
 def mean_matrix(runs: list[StoredRun]) -> Matrix:
@@ -29,10 +38,10 @@ def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     return grouped(found, lambda run: run.label)
 
 
-def results(runs: list[StoredRun], what: str) -> dict[str, list[AccuracyResult]]:
-    """The results of finished runs, by label."""
-    found = [(run.label, run.result) for run in runs if isinstance(run.result, AccuracyResult)]
+def ended(runs: list[StoredRun], what: str) -> dict[str, list[Ended]]:
+    """The finished runs of each label."""
+    found = [Ended(run, run.result) for run in runs if isinstance(run.result, AccuracyResult)]
     if not found:
         require_accuracies(runs, what)
         raise ValueError(f"{what} needs finished runs: none of these has ended")
-    return {label: [result for _, result in group] for label, group in grouped(found, lambda pair: pair[0]).items()}
+    return grouped(found, lambda each: each.run.label)
