@@ -216,7 +216,7 @@ def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     again = make_run(tmp_path / "elsewhere", "blip", variant="strict", accuracies=((90.0,), (80.0, 94.0)))
     assert "one seed" in title(draw("budget", [*runs, again]))  # the same run twice is no second seed
     second = make_run(tmp_path, "blip", variant="strict", seed=1, accuracies=((90.0,), (80.0, 94.0)))
-    assert "mean over 1 to 2 seeds" in title(draw("budget", [*runs, second]))
+    assert "1 to 2 seeds, bars: standard deviation" in title(draw("budget", [*runs, second]))
     with pytest.raises(ValueError, match=r"prior needs finished runs that differ in .* --grid method.prior="):
         draw("prior", runs)
 

@@ -8,7 +8,7 @@ from ...runs.events import AccuracyResult
 from ..stored import StoredRun
 from .registry import Drawing, register_figure
 from .style import BLUE, GREEN, INK, ORANGE, headline
-from .with_accuracies import Ended, require_accuracies
+from .with_accuracies import Ended, require_accuracies, seeds_in_words
 
 Family = dict[float, list[Ended]]  # finished runs by the option's value
 
@@ -47,9 +47,7 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
         axes.minorticks_off()
         axes.margins(x=0.1)
     figure.supxlabel(title, fontsize=9)
-    seeds = sorted({len(found) for found in family.values()})
-    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    count = f"mean over {number} seeds, bars: standard deviation" if seeds[-1] > 1 else "one seed"
+    count = seeds_in_words(family.values(), "bars")
     figure.suptitle(headline([runs[0].stream, common, count], figure.get_figwidth()), fontsize=9)
     words = "; ".join(f"{v:g}: ACC {spread([each.result.acc for each in family[v]])[0]:.2f}" for v in values)
     return Drawing(figure, f"Ablation of {option}. {words}.")

@@ -50,6 +50,15 @@ def line_style(k: int) -> dict[str, Any]:
     }
 
 
+def draw_line(axes: Any, k: int, x: Sequence[float], y: Sequence[float], off: Sequence[float], label: str = "") -> None:
+    """The k-th of several lines, with a band of the standard deviation ``off`` where there is one."""
+    style = line_style(k)
+    axes.plot(x, y, **style, label=label or None)
+    if any(off):
+        low, high = [v - d for v, d in zip(y, off, strict=True)], [v + d for v, d in zip(y, off, strict=True)]
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
 def fixed_figure(width: float, height: float) -> Any:
     """A figure whose panels stay where they are put, in inches. No layout is computed, which takes most of the time."""
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from .axes import log_ticks, round_ticks, show_ticks
 from .memory import is_ceiling, memory_after_tasks
 from .registry import Drawing, register_figure
 from .style import GREY, PALE, fixed_figure, headline, line_style, shorten, wrapped
-from .with_accuracies import Ended, ended
+from .with_accuracies import Ended, ended, seeds_in_words
 
 WIDTH = 7.4  # inches
 ROW, TOP, BOTTOM = 0.3, 0.42, 0.62  # inches: of a method, and above and below all of them
@@ -52,7 +52,8 @@ def tradeoff(runs: list[StoredRun]) -> Drawing:
         _panel(axes, panel, [(style, place, group) for (style, _, group), place in zip(found, places, strict=True)])
     panels[0].set_ylim(-sum(heights), 0)
     panels[0].set_yticks(places, labels)
-    title = headline([runs[0].stream, common, _seeds(list(groups.values()))], WIDTH - 0.2)
+    seeds = seeds_in_words(groups.values(), "stroke: a seed, bar")
+    title = headline([runs[0].stream, common, seeds, "hollow: reference points"], WIDTH - 0.2)
     figure.suptitle(title, fontsize=9, y=1 - 0.06 / height, va="top")
     words = "; ".join(f"{name}: {_in_words(group)}" for _, name, group in found)
     return Drawing(figure, f"Methods by accuracy in the end, the best first. {words}.")
@@ -84,15 +85,6 @@ def _panel(axes: Any, panel: Panel, rows: Sequence[tuple[dict[str, Any], float, 
     axes.set_xlabel(panel.title, fontsize=8)
     axes.tick_params(axis="y", length=0)
     axes.spines[["left"]].set_visible(False)
-
-
-def _seeds(groups: list[list[Ended]]) -> str:
-    """What the marks are, by how many seeds there are."""
-    counts = sorted({len(group) for group in groups})
-    if counts[-1] == 1:
-        return "one seed, hollow: reference points"
-    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{number} seeds, bar: standard deviation, stroke: a seed, hollow: reference points"
 
 
 def _in_words(group: list[Ended]) -> str:
