@@ -43,7 +43,8 @@ def test_every_command_has_its_function():
     assert all(hasattr(lab.data, name) for name in ("status", "get", "verify", "where"))
 
 
-SHORT = {"steps", "net", "envs", "set", "csv", "page"}  # other spellings of changes, and forms of the table
+# other spellings of changes, and forms of the table
+SHORT = {"steps", "net", "envs", "set", "csv", "json", "latex", "page"}
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "table", "play", "figure", "report", "watch"])
@@ -171,6 +172,8 @@ def test_a_table_is_what_the_command_prints(root, type_in, monkeypatch):
     assert str(found) == type_in("table", "digits5")
     assert found.to_csv() == type_in("table", "digits5", "--csv")
     assert found.to_page() + "\n" == type_in("table", "digits5", "--page")
+    assert found.to_json() + "\n" == type_in("table", "digits5", "--json")
+    assert found.to_latex() + "\n" == type_in("table", "digits5", "--latex")
     assert [line.method for line in found.lines] == ["blip", "ft"]
     assert str(lab.table("digits5", "ft")) == type_in("table", "digits5", "--against", "ft")
     ft = lab.make_config("digits5", "ft", changes=SMALL)

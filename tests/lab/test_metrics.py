@@ -15,10 +15,13 @@ def test_metrics_of_a_small_matrix():
     assert metrics.backward_transfer(MATRIX, "T") == pytest.approx(-10 / 3)
     assert metrics.forgetting(MATRIX) == pytest.approx(((90 - 85) + (95 - 90)) / 2)
     assert metrics.learning_accuracy(MATRIX) == pytest.approx((90 + 95 + 99) / 3)
+    assert metrics.stability(MATRIX) == pytest.approx((85 / 90 + 90 / 95) / 2)
 
 
 def test_one_task_has_nothing_to_forget():
     assert metrics.backward_transfer([[50.0]]) == metrics.forgetting([[50.0]]) == 0
+    assert metrics.stability([[50.0]]) is None
+    assert metrics.stability([[0.0], [0.0, 9.0]]) is None  # nothing was learned that could be kept
 
 
 def test_over_seeds_the_deviation_of_one_value_is_none():

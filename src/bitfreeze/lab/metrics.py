@@ -32,6 +32,15 @@ def forgetting(matrix: Matrix) -> float:
     return sum(falls) / last if last else 0.0
 
 
+def stability(matrix: Matrix) -> float | None:
+    """Mean share of its accuracy when learned that an earlier task has in the end, or None for a single task.
+
+    A task that was learned with an accuracy of 0 has nothing to lose and is left out.
+    """
+    shares = [matrix[-1][u] / matrix[u][u] for u in range(len(matrix) - 1) if matrix[u][u]]
+    return mean(shares) if shares else None
+
+
 def learning_accuracy(matrix: Matrix) -> float:
     """Mean of the diagonal: the accuracy on each task just after it was learned."""
     return sum(matrix[t][t] for t in range(len(matrix))) / len(matrix)

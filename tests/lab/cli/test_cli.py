@@ -98,6 +98,7 @@ def test_the_list_names_everything(type_in):
         (["table", "digit5"], "there is no stream 'digit5': did you mean digits5"),
         (["figure", "matrx"], "there is no figure 'matrx': did you mean matrix"),
         (["table", "digits5"], "no such finished run of digits5"),
+        (["table", "digits5", "--csv", "--latex"], "a table has one form, got --csv and --latex; name one"),
         (["show", "nothing"], "there is no run 'nothing'"),
         (["sweep", "digits5", "--seeds", "x"], "bitfreeze: seeds are written 0-4"),
         (["data", "get", "mnits"], "bitfreeze: .*mnist"),

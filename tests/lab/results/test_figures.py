@@ -10,10 +10,10 @@ from safetensors.numpy import load_file, save_file
 from bitfreeze.lab.results.figures import draw, figures, save
 from bitfreeze.lab.results.figures.extra_bits import counted
 from bitfreeze.lab.results.figures.heatmaps import block_means
-from bitfreeze.lab.results.figures.style import headline, shorten
+from bitfreeze.lab.results.figures.style import headline, line_style, shorten
 from bitfreeze.lab.results.figures.workflow import history
 from bitfreeze.lab.results.stored import StoredRun
-from bitfreeze.lab.runs.events import Evaluation, RandomPlay, TaskPlayed
+from bitfreeze.lab.runs.events import Evaluation, RandomPlay, TaskPlayed, TaskTested
 from support.made_runs import make_run
 
 pytest.importorskip("matplotlib")
@@ -39,10 +39,56 @@ def test_every_figure_is_written_as_png_and_svg_and_says_what_it_shows(tmp_path)
     for name, figure in figures.items():
         drawing = draw(name, [blip] if figure.of_one_run else needs.get(name, runs))
         assert len(drawing.words) > 20
-        png, svg = save(drawing, tmp_path / "out", name).files
+        png, svg = save(drawing, tmp_path / "out").files
         assert png.read_bytes().startswith(b"\x89PNG")
         assert ElementTree.fromstring(svg.read_text()).tag.endswith("svg")
-    assert "$x_1$ &amp; &lt;b&gt;" in (tmp_path / "out" / "workflow.svg").read_text()
+        assert svg.stem == drawing.name
+        if name == "workflow":
+            assert "$x_1$ &amp; &lt;b&gt;" in svg.read_text()
+
+
+def test_a_figure_is_named_after_what_all_its_runs_share(tmp_path):
+    first, second, ft = make_run(tmp_path, "blip"), make_run(tmp_path, "blip", seed=1), make_run(tmp_path, "ft")
+    assert draw("matrix", [first]).name == "digits5_blip_seed0_matrix"
+    assert draw("matrix", [first, second]).name == "digits5_blip_matrix"
+    assert draw("matrix", [first, ft]).name == "digits5_matrix"
+    assert draw("workflow", [ft, first]).name == "digits5_blip_seed0_workflow"  # the one that has bits
+
+
+def test_memory_is_drawn_from_the_first_task_to_the_last_at_the_accuracy_of_the_end(tmp_path):
+    runs = [make_run(tmp_path, "blip", seed=seed, accuracies=((90.0,), (80.0, 96.0 + seed))) for seed in (0, 1)]
+    grown = [TaskTested(task=t, accuracy=[], extra_bytes=1000 * t, buffer_bytes=500) for t in (0, 1)]
+    runs[1].__dict__["learned"] = grown
+    tail, start, *_ = draw("memory", runs).figure.axes[0].lines[1:]  # the first is the network alone
+    # of 4000 bytes of network: 1000 more after each task in one run, 500 and then 1500 more in the other
+    assert np.allclose(tail.get_xdata(), [(5000 + 4500) / 2e6, (5000 + 5500) / 2e6])
+    assert np.allclose(tail.get_ydata(), [88.25, 88.25])
+    assert list(start.get_xdata()) == [tail.get_xdata()[0]]
+    joint = draw("memory", [*runs, make_run(tmp_path, "joint")]).figure.axes[0]
+    marks = [line for line in joint.lines if line.get_markersize() == 6.5]
+    assert [line.get_markerfacecolor() for line in marks] == [
+        marks[0].get_markeredgecolor(),
+        "white",
+    ]  # a reference point
+    assert {text.get_text() for text in joint.texts} == {"blip", "joint"}
+
+
+def test_tradeoff_has_a_row_for_each_method_the_best_first(tmp_path):
+    runs = [make_run(tmp_path, "ft", accuracies=((90.0,), (60.0, 95.0)))]
+    runs += [make_run(tmp_path, "blip", seed=seed, accuracies=((90.0,), (80.0 + seed, 95.0))) for seed in (0, 1)]
+    panels = draw("tradeoff", runs).figure.axes
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["blip", "ft"]
+    top, below = panels[0].get_yticks()
+    assert top > below
+    seeds = next(line for line in panels[0].lines if line.get_marker() == "|" and line.get_ydata()[0] == top)
+    assert list(seeds.get_xdata()) == [87.5, 88.0]
+    assert [axes.get_xscale() for axes in panels] == ["linear", "linear", "log", "log"]
+
+
+def test_no_two_of_70_methods_share_colour_and_mark():
+    styles = [line_style(k) for k in range(70)]
+    assert len({(style["color"], style["marker"]) for style in styles}) == 70
+    assert len({(style["color"], style["linestyle"]) for style in styles[:28]}) == 28
 
 
 def make_games(root, method, shift=0.0):
@@ -170,7 +216,7 @@ def test_ablation_takes_only_runs_that_differ_in_that_option(tmp_path):
     again = make_run(tmp_path / "elsewhere", "blip", variant="strict", accuracies=((90.0,), (80.0, 94.0)))
     assert "one seed" in title(draw("budget", [*runs, again]))  # the same run twice is no second seed
     second = make_run(tmp_path, "blip", variant="strict", seed=1, accuracies=((90.0,), (80.0, 94.0)))
-    assert "mean over 1 to 2 seeds" in title(draw("budget", [*runs, second]))
+    assert "1 to 2 seeds, bars: standard deviation" in title(draw("budget", [*runs, second]))
     with pytest.raises(ValueError, match=r"prior needs finished runs that differ in .* --grid method.prior="):
         draw("prior", runs)
 

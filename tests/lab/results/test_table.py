@@ -2,13 +2,17 @@
 
 import csv
 import io
+import json
 import math
+import re
 from statistics import mean, stdev
 
 import pytest
 
+from bitfreeze.lab.results.latex import escaped
 from bitfreeze.lab.results.rows import finished_rows, from_csv, merged, to_csv
-from bitfreeze.lab.results.table import grid, summarise, to_markdown, to_page
+from bitfreeze.lab.results.table import Table, best_lines, grid, summarise, to_markdown, to_page
+from bitfreeze.lab.runs.columns import three_digits, values_of
 from bitfreeze.lab.runs.config import make_config
 from bitfreeze.lab.runs.events import AccuracyResult, TaskTested
 from bitfreeze.lab.runs.folder import RunFolder
@@ -16,8 +20,9 @@ from bitfreeze.lab.runs.provenance import code_version
 from bitfreeze.lab.runs.start import run
 
 COLUMNS = [
-    "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "capacity",
-    "model_bytes", "extra_bytes", "buffer_bytes", "epochs_cap", "seconds", "protocol", "command", "environment",
+    "method", "variant", "seed", "acc", "bwt", "bwt_T", "learning_acc", "forgetting", "intransigence", "stability",
+    "capacity", "model_bytes", "extra_bytes", "buffer_bytes", "memory_by_task", "epochs_cap", "seconds", "protocol",
+    "command", "environment",
 ]  # fmt: skip
 
 
@@ -28,7 +33,9 @@ def finish(root, method, seed, matrix, variant="", changes=(), **report):
     folder.path.mkdir(parents=True)
     folder.write_config(config)
     for index, row in enumerate(matrix):
-        folder.event(TaskTested(task=index, accuracy=row, extra_bytes=0, buffer_bytes=0, report=report))
+        # after the first task 1 MB, in the end 2.5 MB
+        sizes = {"extra_bytes": 1_000_000 * (index + 1), "buffer_bytes": 500_000 * index}
+        folder.event(TaskTested(task=index, accuracy=row, report=report, **sizes))
     folder.event(
         AccuracyResult(
             acc=mean(matrix[-1]),
@@ -100,6 +107,89 @@ def test_a_joint_run_with_options_of_its_own_is_no_ceiling(root):
     finish(root, "joint", 0, [[10], [10, 10]], changes=["method.clip=0.1"])
     rows = {(r["method"], r["variant"], r["seed"]): r for r in finished_rows(root, "mnist5")}
     assert rows["ft", "", 0]["intransigence"] == pytest.approx(98 - 95)
+
+
+def test_plasticity_and_transfer_are_to_fine_tuning_and_to_separate_networks_of_the_same_setting(root):
+    for seed in (1, 2):
+        finish(root, "single", seed, [[99], [99, 98]])
+    finish(root, "single", 0, [[10], [10, 10]], changes=["method.clip=0.1"])  # options of its own: no reference
+    finish(root, "single", 0, [[60], [60, 70]], changes=["training.epochs=40"])
+    lines = {(line.method, line.variant): line for line in summarise(finished_rows(root, "mnist5"), "mnist5")}
+    learned = [(98 + offset + 99 - offset) / 2 for offset in (0, 1, 3)]
+    assert values_of(lines["blip", ""].rows, "plasticity") == pytest.approx([value - 95 for value in learned])
+    assert values_of(lines["blip", ""].rows, "transfer") == pytest.approx([value - 98.5 for value in learned[1:]])
+    capped = lines["blip", "released training.epochs=40"]
+    assert (capped.cells()["plasticity"], capped.cells()["transfer"]) == ("", "34.00")
+    assert lines["ft", ""].cells()["plasticity"] == "0.00"
+
+
+def test_stability_and_memory_come_from_each_task(root):
+    rows = finished_rows(root, "mnist5")
+    assert rows[0]["stability"] == pytest.approx(97 / 98, abs=1e-4)
+    assert rows[0]["memory_by_task"] == f"{1_000_000 + 100} {2_500_000 + 100}"
+    (blip, *_) = summarise(rows, "mnist5")
+    assert blip.cells()["memory MB"] == "1 to 2.5"
+    assert blip.cells()["stability"] == f"{mean(97 / (98 + offset) for offset in (0, 1, 3)):.1%}"
+    old = [{k: v for k, v in row.items() if k not in ("memory_by_task", "stability")} for row in rows]
+    (blip, *_) = summarise(from_csv(to_csv(old)), "mnist5")  # a CSV of an older version
+    assert blip.cells()["memory MB"] == "2.5"
+    assert blip.cells()["stability"] == ""
+
+
+def test_large_and_small_memory_is_readable():
+    assert [three_digits(value) for value in (0.00123, 0.5, 27.04, 999.4, 1234.5)] == [
+        "0.00123", "0.5", "27", "999", "1234"
+    ]  # fmt: skip
+
+
+PLAIN = {r"\textbackslash{}": "\\", r"\textasciicircum{}": "^", r"\textasciitilde{}": "~", r"$\pm$": "±", "$-$": "-",
+         r"\textless{}": "<", r"\textgreater{}": ">", r"\textbar{}": "|"}  # fmt: skip
+
+
+def without_latex(cell):
+    """The text that LaTeX would print."""
+    text = re.sub(r"\\textbf\{(.*?)\}(?= |$)", r"\1", cell)
+    found = re.split("(" + "|".join(map(re.escape, PLAIN)) + ")", text)
+    return "".join(PLAIN.get(part) or re.sub(r"\\([&%$#_{}])", r"\1", part) for part in found)
+
+
+def test_latex_holds_the_same_cells_with_all_that_is_special_escaped(root):
+    finish(root, "ft", 0, [[96], [90, 94]], changes=["network.hidden=[7]"])
+    table = Table("mnist5", finished_rows(root, "mnist5"), "ft")
+    titles, rows = grid(table.lines)
+    text = table.to_latex()
+    body = [line.removesuffix(r" \\").split(" & ") for line in text.splitlines() if line.endswith(r" \\")]
+    assert [[without_latex(cell) for cell in line] for line in body] == [titles, *rows]
+    (columns,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
+    assert len(columns) == len(titles)
+    nasty = r"a_b & 5% of {$x^2} \ ~#1 <y> |z|"
+    assert without_latex(escaped(nasty)) == nasty
+
+
+def test_in_latex_the_best_rival_is_bold_and_never_a_ceiling(root):
+    lines = summarise(finished_rows(root, "mnist5"), "mnist5")
+    methods = [line.method for line in lines]
+    assert methods == ["blip", "blip", "ft", "joint"]
+    for title, best in (("ACC", {1}), ("BWT", {1}), ("intransigence", {0}), ("seconds", {0, 1, 2}), ("seeds", set())):
+        assert best_lines(lines, title) == best, title
+    text = Table("mnist5", finished_rows(root, "mnist5")).to_latex()
+    assert r"\textbf{99.00} &" in text
+    joint = next(line for line in text.splitlines() if line.startswith("joint"))
+    assert "textbf" not in joint
+
+
+def test_json_has_the_figures_of_each_line_and_every_run(root):
+    table = Table("mnist5", finished_rows(root, "mnist5"), "ft")
+    found = json.loads(table.to_json())
+    assert [(line["method"], line["seeds"]) for line in found["lines"]] == [
+        ("blip", [0, 1, 2]), ("blip", [0]), ("ft", [0, 1, 2]), ("joint", [0, 1, 2])
+    ]  # fmt: skip
+    blip = found["lines"][0]
+    accuracies = [(97 + 99) / 2, (97 + 98) / 2, (97 + 96) / 2]
+    assert blip["figures"]["acc"] == pytest.approx({"mean": mean(accuracies), "deviation": stdev(accuracies)}, abs=1e-5)
+    assert blip["difference"]["mean"] == pytest.approx(table.lines[0].difference[0])
+    assert [run["memory_by_task"] for run in found["runs"]] == [[1_000_100, 2_500_100]] * len(table.rows)
+    assert {"method", "seed", "acc", "command"} <= set(found["runs"][0])
 
 
 def test_the_protocol_is_that_of_the_run(root):

@@ -31,15 +31,21 @@ class Table:
     """Leave out runs whose variant has this word."""
     csv: bool = False
     """Print a row for each run as CSV instead."""
+    json: bool = False
+    """Print the summary and each run as JSON instead."""
+    latex: bool = False
+    """Print a table for a paper instead (LaTeX with booktabs, the best of each column in bold)."""
     page: bool = False
     """Print a page of Markdown with protocol and versions instead."""
 
     def do(self) -> None:
+        chosen = [form for form in ("csv", "json", "latex", "page") if getattr(self, form)]
+        if len(chosen) > 1:
+            raise ValueError(f"a table has one form, got {' and '.join(f'--{form}' for form in chosen)}; name one")
         found = lab.table(self.stream, self.against, only=self.only, without=self.without)
-        if self.csv:
-            print(found.to_csv(), end="")
-        elif self.page:
-            print(found.to_page())
+        forms = {"csv": found.to_csv, "json": found.to_json, "latex": found.to_latex, "page": found.to_page}
+        if chosen:
+            print(forms[chosen[0]]().rstrip("\n"))
         else:
             print_table(found)
 

@@ -35,7 +35,8 @@ def table(
         root: Folder of runs.
 
     Returns:
-        The table: `rows` has a row for each run, `lines` a line for each method, and `str` gives Markdown.
+        The table: `rows` has a row for each run, `lines` a line for each method, and `str` gives Markdown. `to_csv`,
+        `to_json`, `to_latex` and `to_page` give other forms.
 
     Raises:
         ValueError: If there is no such stream, or no such finished run of it.
@@ -147,7 +148,7 @@ def figure(
         without: Word that the variant of a run must not have.
         parameter: For the figure workflow: which parameter, such as backbone.1.weight[3,100]; empty for the most
             telling one.
-        out: Folder to write the figure to, as PNG and SVG; None writes nothing.
+        out: Folder to write the figure to, as PNG and SVG named after stream, run and figure; None writes nothing.
         root: Folder of runs.
 
     Returns:
@@ -170,7 +171,7 @@ def figure(
         raise ValueError(f"parameter must be left out for the figure {name}, got {parameter!r}; workflow takes it")
     found = find_runs(runs_root(root), several(runs), only, without)
     drawing = draw(known, found, **({"parameter": parameter} if parameter else {}))
-    return drawing if out is None else save(drawing, Path(out), known)
+    return drawing if out is None else save(drawing, Path(out))
 
 
 def report(

@@ -33,6 +33,7 @@ class Record:
         replays: the method trains on samples of earlier tasks. ``buffer_bytes`` counts the kept ones.
         rereads: the method asks the stream for the data of earlier tasks again, which no buffer holds.
         moves_old_heads: heads of earlier tasks go on learning.
+        ceiling: the method shows what is possible without the limits of continual learning, so it is no rival.
         data_parallel: several ranks can share a run, each with its part of every batch.
         trainers: names of the kinds of training that the method supports.
         scenarios: the scenarios that the method makes sense in. One that needs the task knows "task" alone.
@@ -47,6 +48,7 @@ class Record:
     replays: bool = False
     rereads: bool = False
     moves_old_heads: bool = False
+    ceiling: bool = False
     data_parallel: bool = False
     trainers: tuple[str, ...] = ("supervised",)
     scenarios: tuple[Scenario, ...] = ("task",)

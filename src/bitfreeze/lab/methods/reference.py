@@ -23,6 +23,7 @@ class Single(Method):
         "single",
         "reference: a separate network for each task",
         memory="O(T)",
+        ceiling=True,
         data_parallel=True,
         trainers=("supervised", "reinforcement"),
     )
@@ -71,6 +72,7 @@ class Joint(Method):
         rereads=True,
         moves_old_heads=True,
         scenarios=ANY_SCENARIO,
+        ceiling=True,
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:

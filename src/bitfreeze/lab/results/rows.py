@@ -52,7 +52,7 @@ def _row(run: StoredRun, columns: Iterable[Column[Any]]) -> Row:
     ending = ending_of(run.events)
     if not isinstance(ending, Finished):
         raise ValueError("its last event cannot be read" if ending is None else ending.reason)
-    ended = EndedRun(run.config, run.tasks, run.last_task, ending)
+    ended = EndedRun(run.config, run.tasks, run.learned, ending)
     row = {name: value for column in columns for name, value in column.values(ended).items()}
     odd = next((name for name, value in row.items() if isinstance(value, float) and not isfinite(value)), None)
     if odd is not None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..methods import methods
+from ..metrics import stability
 from .columns import (
     IDENTITY,
     ORIGIN,
@@ -24,27 +25,47 @@ from .events import AccuracyResult
 PREFACE = """\
 Accuracy in percent on samples that are kept for testing, mean ± standard deviation over seeds. ACC: after the last
 task. BWT: its mean change since each task was learned (divided by T - 1). Learned: each task when it was learned.
-Intransigence: how much less that is than joint training's. Seconds: wall time on one core, other work beside it.
+Intransigence: how much less that is than joint training's. Plasticity: how much more it is than fine-tuning's.
+Transfer: how much more it is than that of a separate network for each task, so it is forward transfer measured when a
+task is learned. Stability: of the accuracy that earlier tasks had when they were learned, the share that is left. Extra
+MB: what the method keeps beside the network, samples included. Memory MB: the same with the network, after the first
+task and after the last if it grew. Seconds: wall time on one core, other work beside it.
 Seeds are of training: the order of tasks and the samples held out are those of stream.seed, which is 0 throughout where
 the variant does not say otherwise.
 """
 
 
+def _beyond(method: str, rows: Sequence[Row]) -> list[float | None]:
+    """How much better tasks are learned than by this method with the same seed and settings."""
+    theirs = {_setting(row): row["learning_acc"] for row in rows if _is_reference(row, method)}
+    found = [theirs.get(_setting(row)) for row in rows]
+    return [None if their is None else row["learning_acc"] - their for row, their in zip(rows, found, strict=True)]
+
+
 def _intransigence(rows: Sequence[Row], _: str) -> list[float | None]:
-    """How much less well tasks are learned than by joint training with the same seed and settings."""
-    ceilings = {_setting(row): row["learning_acc"] for row in rows if _is_ceiling(row)}
-    found = [ceilings.get(_setting(row)) for row in rows]
-    return [None if best is None else best - row["learning_acc"] for row, best in zip(rows, found, strict=True)]
+    """How much less well tasks are learned than by joint training."""
+    return [None if more is None else 0.0 - more for more in _beyond("joint", rows)]
+
+
+def _learned_beyond(name: str, method: str) -> Column[AccuracyResult]:
+    """How much better tasks are learned than by another method."""
+    return Column(
+        name, among=lambda rows, _: _beyond(method, rows), summary=(name, mean_of("z.2f")), better=1, in_csv=False
+    )
+
+
+def _stability(run: EndedRun[AccuracyResult]) -> float | None:
+    return stability([task.row for task in run.learned])
 
 
 def _setting(row: Row) -> tuple[Any, ...]:
     return row["seed"], *common_changes(row["variant"].split())
 
 
-def _is_ceiling(row: Row) -> bool:
-    """Whether a run is joint training with the preset's own options."""
+def _is_reference(row: Row, method: str) -> bool:
+    """Whether a run is of this method with the preset's own options."""
     words = row["variant"].split()
-    return common_changes(words) == words and bool(row["method"] == "joint")
+    return common_changes(words) == words and bool(row["method"] == method)
 
 
 def _paper(name: str, title: str) -> Column[AccuracyResult]:
@@ -80,14 +101,17 @@ def _acc(name: str, title: str) -> Column[AccuracyResult]:
 
 COLUMNS: tuple[Column[AccuracyResult], ...] = (
     *IDENTITY,
-    Column("acc", lambda run: run.result.acc, summary=("ACC", spread_of(".2f"))),
+    Column("acc", lambda run: run.result.acc, summary=("ACC", spread_of(".2f")), better=1),
     _acc("acc_with_task", "ACC with task"),
     _acc("acc_without_task", "ACC without task"),
-    Column("bwt", lambda run: run.result.bwt, summary=("BWT", spread_of(".2f"))),
+    Column("bwt", lambda run: run.result.bwt, summary=("BWT", spread_of(".2f")), better=1),
     Column("bwt_T", lambda run: run.result.bwt_T),
-    Column("learning_acc", lambda run: run.result.learning_acc, summary=("learned", mean_of(".2f"))),
+    Column("learning_acc", lambda run: run.result.learning_acc, summary=("learned", mean_of(".2f")), better=1),
     Column("forgetting", lambda run: run.result.forgetting),
-    Column("intransigence", among=_intransigence, summary=("intransigence", mean_of(".2f"))),
+    Column("intransigence", among=_intransigence, summary=("intransigence", mean_of("z.2f")), better=-1),
+    _learned_beyond("plasticity", "ft"),
+    _learned_beyond("transfer", "single"),
+    Column("stability", _stability, summary=("stability", mean_of(".1%")), better=1),
     capacity(mean_of(".0%")),
     *SIZES,
     Column("epochs_cap", lambda run: run.config["training"]["epochs"]),

@@ -20,8 +20,21 @@ class EndedRun(Generic[R]):
 
     config: Mapping[str, Any]  # as config.toml has it
     tasks: Sequence[str]
-    last_task: TaskDone | None
+    learned: Sequence[TaskDone]  # an event for each task
     result: R
+
+    @property
+    def last_task(self) -> TaskDone | None:
+        return self.learned[-1] if self.learned else None
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column of the summary: its name in rows, and what a cell shows."""
+
+    name: str
+    cell: Cell
+    better: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class Column(Generic[R]):
     of_run: Callable[[EndedRun[R]], Any] | None = None
     among: Callable[[Sequence[Row], str], Sequence[Any]] | None = None
     summary: tuple[str, Cell] | None = None  # title and cell in the summary; None: the column is in the CSV alone
+    better: int = 0  # 1: a larger mean is better, -1: a smaller one, 0: neither
     by_task: bool = False  # one column for each task, which titles it in the summary; of_run gives a list
     text: bool = False
     in_csv: bool = True  # else the value is computed anew for each summary
@@ -52,14 +66,14 @@ class Column(Generic[R]):
             return {self.name: value}
         return {f"{self.name} {task}": entry for task, entry in zip(run.tasks, value, strict=True)}
 
-    def shown(self, rows: Sequence[Row]) -> dict[str, tuple[str, Cell]]:
-        """The name in rows and the cell of each title that this column has in the summary of these rows."""
+    def shown(self, rows: Sequence[Row]) -> dict[str, Shown]:
+        """By title, what this column shows in the summary of these rows."""
         if self.summary is None:
             return {}
         title, cell = self.summary
         if not self.by_task:
-            return {title: (self.name, cell)}
-        return {task: (f"{self.name} {task}", cell) for task in tasks_of(rows, self.name)}
+            return {title: Shown(self.name, cell, self.better)}
+        return {task: Shown(f"{self.name} {task}", cell, self.better) for task in tasks_of(rows, self.name)}
 
 
 def tasks_of(rows: Iterable[Row], name: str) -> list[str]:
@@ -88,7 +102,7 @@ def mean_of(form: str) -> Cell:
     """The mean over seeds; empty where no run has a value."""
 
     def cell(rows: Sequence[Row], name: str) -> str:
-        found = _values(rows, name)
+        found = values_of(rows, name)
         return format(mean(found), form) if found else ""
 
     return cell
@@ -98,7 +112,7 @@ def spread_of(form: str) -> Cell:
     """Mean and standard deviation over seeds; the mean alone where one run has a value."""
 
     def cell(rows: Sequence[Row], name: str) -> str:
-        found = _values(rows, name)
+        found = values_of(rows, name)
         if len(found) < 2:
             return mean_of(form)(rows, name)
         return " ± ".join(format(value, form) for value in spread(found))
@@ -106,7 +120,8 @@ def spread_of(form: str) -> Cell:
     return cell
 
 
-def _values(rows: Iterable[Row], name: str) -> list[float]:
+def values_of(rows: Iterable[Row], name: str) -> list[float]:
+    """The values of a column, of those rows that have one."""
     return [row[name] for row in rows if row.get(name) is not None]
 
 
@@ -119,10 +134,36 @@ def _count(rows: Sequence[Row], _: str) -> str:
 
 
 def _megabytes(rows: Sequence[Row], _: str) -> str:
-    return f"{mean(row['extra_bytes'] + row['buffer_bytes'] for row in rows) / 1e6:.3g}"
+    return three_digits(mean(row["extra_bytes"] + row["buffer_bytes"] for row in rows) / 1e6)
+
+
+def _growth(rows: Sequence[Row], name: str) -> str:
+    """Memory after the first task and in the end; once where it has not grown, or the rows do not tell."""
+    firsts = [found[0] / 1e6 for row in rows if (found := memory_after_tasks(row))]
+    ends = [three_digits(mean(values)) for values in (firsts, values_of(rows, name)) if values]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def three_digits(value: float) -> str:
+    """A number with three digits, or with all of those before its point."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
 
 
 # columns of every kind
+
+
+def memory_after_tasks(row: Row) -> list[int]:
+    """Bytes of network, method and buffer after each task; empty for rows of a version that did not note them."""
+    return [int(count) for count in (row.get("memory_by_task") or "").split()]
+
+
+def _memory_by_task(run: EndedRun[Any]) -> str:
+    counts = (run.result.model_bytes + task.extra_bytes + task.buffer_bytes for task in run.learned)
+    return " ".join(map(str, counts))
+
+
+def _memory(rows: Sequence[Row], _: str) -> list[float]:
+    return [(row["model_bytes"] + row["extra_bytes"] + row["buffer_bytes"]) / 1e6 for row in rows]
 
 
 def _variant(run: EndedRun[Any]) -> str:
@@ -160,8 +201,10 @@ SIZES: tuple[Column[Any], ...] = (
     Column("model_bytes", lambda run: run.result.model_bytes),
     Column("extra_bytes", lambda run: run.result.extra_bytes, summary=("extra MB", _megabytes)),
     Column("buffer_bytes", lambda run: run.result.buffer_bytes),
+    Column("memory_by_task", _memory_by_task, text=True),
+    Column("memory_mb", among=_memory, summary=("memory MB", _growth), better=-1, in_csv=False),
 )
-SECONDS: Column[Any] = Column("seconds", lambda run: run.result.seconds, summary=("seconds", mean_of(".0f")))
+SECONDS: Column[Any] = Column("seconds", lambda run: run.result.seconds, summary=("seconds", mean_of(".0f")), better=-1)
 ORIGIN: tuple[Column[Any], ...] = (
     Column("command", _command, text=True),
     Column("environment", _environment, text=True),

@@ -24,8 +24,9 @@ Mean raw scores of whole games after the last task, mean ± standard deviation o
 accumulated normalised reward, which counts each game from 0 (random play, measured in the run) to 1 (the best mean that
 any of these runs had in any evaluation) and adds them up. Kept: of the score above random play that a game had when it
 was learned, the share that is left in the end; the mean over games that were learned, that is played better than at
-random by two standard errors, without the last one, which has had no time to be forgotten. Evaluation: its wall time,
-which is part of seconds.
+random by two standard errors, without the last one, which has had no time to be forgotten. Extra MB: what the method
+keeps beside the network. Memory MB: the same with the network, after the first task and after the last if it grew.
+Evaluation: its wall time, which is part of seconds.
 """
 
 
@@ -55,10 +56,10 @@ def _protocol(run: EndedRun[ScoreResult]) -> str:
 
 COLUMNS: tuple[Column[ScoreResult], ...] = (
     *IDENTITY,
-    Column("reward", among=_rewards, summary=("reward", spread_of(".2f")), in_csv=False),
-    Column("kept", lambda run: run.result.kept, summary=("kept", spread_of(".0%"))),
+    Column("reward", among=_rewards, summary=("reward", spread_of(".2f")), better=1, in_csv=False),
+    Column("kept", lambda run: run.result.kept, summary=("kept", spread_of(".0%")), better=1),
     Column("games_learned", lambda run: sum(run.result.learned), summary=("games learned", spread_of(".1f"))),
-    Column("score", lambda run: run.result.final, summary=("score", spread_of(".1f")), by_task=True),
+    Column("score", lambda run: run.result.final, summary=("score", spread_of(".1f")), better=1, by_task=True),
     Column("learned", lambda run: run.result.after_learning, by_task=True),
     Column("random", lambda run: run.result.random, by_task=True),
     Column("best", lambda run: run.result.best, by_task=True),

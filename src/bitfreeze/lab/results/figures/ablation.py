@@ -8,9 +8,8 @@ from ...runs.events import AccuracyResult
 from ..stored import StoredRun
 from .registry import Drawing, register_figure
 from .style import BLUE, GREEN, INK, ORANGE, headline
-from .with_accuracies import require_accuracies
+from .with_accuracies import Ended, require_accuracies, seeds_in_words
 
-Ended = tuple[StoredRun, AccuracyResult]
 Family = dict[float, list[Ended]]  # finished runs by the option's value
 
 
@@ -31,12 +30,12 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
     values = sorted(family)
     figure = Figure(figsize=(7.2, 2.7))
     panels = figure.subplots(1, 3)
-    _line(panels[0], family, lambda run: run[1].acc, "at the end", BLUE, "o", "-")
-    _line(panels[0], family, lambda run: run[1].learning_acc, "when learned", ORANGE, "s", "--")
+    _line(panels[0], family, lambda run: run.result.acc, "at the end", BLUE, "o", "-")
+    _line(panels[0], family, lambda run: run.result.learning_acc, "when learned", ORANGE, "s", "--")
     panels[0].set_ylabel("accuracy (%)")
     panels[0].margins(y=0.3)
     panels[0].legend(loc="best")
-    _line(panels[1], family, lambda run: run[1].bwt, "", GREEN, "^", "-")
+    _line(panels[1], family, lambda run: run.result.bwt, "", GREEN, "^", "-")
     panels[1].set_ylabel("BWT (points)")
     _line(panels[2], family, _capacity, "", INK, "D", "-")
     panels[2].set_ylabel("capacity used (%)")
@@ -48,17 +47,15 @@ def _ablation(runs: list[StoredRun], option: str, title: str) -> Drawing:
         axes.minorticks_off()
         axes.margins(x=0.1)
     figure.supxlabel(title, fontsize=9)
-    seeds = sorted({len(found) for found in family.values()})
-    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    count = f"mean over {number} seeds, bars: standard deviation" if seeds[-1] > 1 else "one seed"
+    count = seeds_in_words(family.values(), "bars")
     figure.suptitle(headline([runs[0].stream, common, count], figure.get_figwidth()), fontsize=9)
-    words = "; ".join(f"{v:g}: ACC {spread([result.acc for _, result in family[v]])[0]:.2f}" for v in values)
+    words = "; ".join(f"{v:g}: ACC {spread([each.result.acc for each in family[v]])[0]:.2f}" for v in values)
     return Drawing(figure, f"Ablation of {option}. {words}.")
 
 
 def _capacity(run: Ended) -> float | None:
     """The percentage of bits that are frozen in the end."""
-    last = run[0].last_task
+    last = run.run.last_task
     share = last.report.get("capacity") if last else None
     return None if share is None else 100 * share
 
@@ -90,8 +87,9 @@ def _largest_family(runs: list[StoredRun], option: str) -> tuple[Family, str]:
         others = [change for change in run.config["changes"] if not change.startswith(f"method.{option}=")]
         key = " ".join(word for word in (run.method, run.config["variant"], *others) if word)
         same = families.setdefault(key, {}).setdefault(float(value), [])
-        if all(other.config["seed"] != run.config["seed"] for other, _ in same):  # a change may name the preset's value
-            same.append((run, run.result))
+        seeds = [other.run.config["seed"] for other in same]
+        if run.config["seed"] not in seeds:  # a change may name the preset's value
+            same.append(Ended(run, run.result))
     best = max(families, key=lambda key: len(families[key]), default="")
     if not best or len(families[best]) < 2:
         require_accuracies(runs, option)

@@ -1,6 +1,7 @@
 """How the room for learning fills up, layer by layer."""
 
 from ..stored import StoredRun
+from .axes import round_ticks, show_ticks
 from .registry import Drawing, register_figure
 from .style import INK, headline, legend_below, line_style
 
@@ -26,7 +27,7 @@ def capacity(run: StoredRun) -> Drawing:
     axes.set_xticks(range(1, len(total) + 1))
     axes.set_xlabel("tasks learned")
     axes.set_ylabel("bits frozen (%)")
-    axes.set_ylim(0, min(100.0, 1.25 * highest))
+    show_ticks(axes, "y", round_ticks(0, highest, 6, 100.0))
     axes.grid(axis="y")
     note = "" if bits else "layers unknown: its bits were not kept"
     figure.suptitle(headline([run.title, note], figure.get_figwidth()), fontsize=9)

@@ -2,12 +2,14 @@
 
 from statistics import mean
 
-from ...metrics import normalised
+from ...metrics import normalised, spread
 from ...runs.events import Evaluation, RandomPlay, TaskPlayed
 from ..grouping import grouped
 from ..stored import StoredRun
+from .axes import round_ticks, show_ticks
 from .registry import Drawing, register_figure
-from .style import GREY, PALE, grid_shape, headline, legend_below, line_style, shorten, wrapped
+from .style import GREY, PALE, draw_line, grid_shape, headline, legend_below, shorten, wrapped
+from .with_accuracies import seeds_in_words
 
 Curve = dict[int, list[float]]  # steps since the first task began, and the scores of all games met so far
 
@@ -30,9 +32,10 @@ def scores(runs: list[StoredRun]) -> Drawing:
         if u in random:
             axes.axhline(random[u], color=GREY, linestyle=":", linewidth=1)
         for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
-            curve = mean_curve([curve_of(run) for run in group])
-            points = [(steps / unit, values[u]) for steps, values in curve.items() if u < len(values)]
-            axes.plot([x for x, _ in points], [y for _, y in points], **line_style(k), label=label if u == 0 else None)
+            means, off = mean_curve([curve_of(run) for run in group])
+            met = [steps for steps in means if u < len(means[steps])]
+            scores, bands = [means[s][u] for s in met], [off[s][u] for s in met]
+            draw_line(axes, k, [steps / unit for steps in met], scores, bands, label if u == 0 else "")
         axes.set_title("\n".join(wrapped(f"{u + 1}: {game}", 2.8)))
         axes.set_xlim(0, len(games) * each / unit)
     for axes in list(panels.flat)[len(games) :]:
@@ -43,8 +46,11 @@ def scores(runs: list[StoredRun]) -> Drawing:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel(units)
     legend_below(figure)
+    seeds = seeds_in_words(groups.values(), "band")
     figure.suptitle(
-        headline([runs[0].stream, common, "grey: while it is trained; dots: random play"], figure.get_figwidth()),
+        headline(
+            [runs[0].stream, common, seeds, "grey: while it is trained, dots: random play"], figure.get_figwidth()
+        ),
         fontsize=9,
     )
     return Drawing(figure, f"Score of each of {len(games)} games over the whole sequence, for {', '.join(labels)}.")
@@ -62,17 +68,19 @@ def reward(runs: list[StoredRun]) -> Drawing:
     axes = figure.subplots()
     ends = []
     for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
-        curve = mean_curve([accumulated(run, best) for run in group])
-        axes.plot([s / unit for s in curve], [height for (height,) in curve.values()], **line_style(k), label=label)
+        curve, off = mean_curve([accumulated(run, best) for run in group])
+        bands = [band for (band,) in off.values()]
+        draw_line(axes, k, [s / unit for s in curve], [height for (height,) in curve.values()], bands, label)
         games = min(len(curve_of(run)[max(curve_of(run))]) for run in group)
         unfinished = any(run.result is None for run in group)
         ends.append(f"{label} {list(curve.values())[-1][0]:.2f}" + (f" (so far, {games} games)" if unfinished else ""))
     axes.set_xlabel(units)
     axes.set_ylabel("accumulated normalised reward")
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    show_ticks(axes, "y", round_ticks(min(0.0, axes.get_ylim()[0]), axes.get_ylim()[1]))
     axes.grid(axis="y")
+    seeds = seeds_in_words(groups.values(), "band")
     note = "a game counts 0 at random play, 1 at the best of these runs"
-    figure.suptitle(headline([runs[0].stream, common, note], figure.get_figwidth()), fontsize=9)
+    figure.suptitle(headline([runs[0].stream, common, seeds, note], figure.get_figwidth()), fontsize=9)
     legend_below(figure)
     return Drawing(figure, f"Accumulated normalised reward. In the end: {'; '.join(ends)}.")
 
@@ -90,10 +98,12 @@ def curve_of(run: StoredRun) -> Curve:
     return dict(sorted(found.items()))
 
 
-def mean_curve(curves: list[Curve]) -> Curve:
-    """The mean over seeds, where all of them have been evaluated."""
+def mean_curve(curves: list[Curve]) -> tuple[Curve, Curve]:
+    """The mean over seeds, where all of them have been evaluated, and the standard deviation."""
     common = [steps for steps in curves[0] if all(steps in curve for curve in curves)]
-    return {steps: [mean(s) for s in zip(*(curve[steps] for curve in curves), strict=False)] for steps in common}
+    found = {s: [spread(v) for v in zip(*(curve[s] for curve in curves), strict=False)] for s in common}
+    means, deviations = ({s: [pair[k] for pair in pairs] for s, pairs in found.items()} for k in (0, 1))
+    return means, deviations
 
 
 def accumulated(run: StoredRun, best: dict[int, float]) -> Curve:

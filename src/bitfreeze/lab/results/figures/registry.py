@@ -23,11 +23,13 @@ class Drawing:
     Attributes:
         figure: Figure of matplotlib.
         words: What the figure shows.
+        name: Stream, run and figure, such as `digits5_blip-strict_seed0_workflow`: what its files are called.
         files: Files that the figure was written to.
     """
 
     figure: "Figure"
     words: str
+    name: str = ""
     files: tuple[Path, ...] = ()
 
 
@@ -73,7 +75,18 @@ def draw(name: str, runs: list[StoredRun], **options: Any) -> Drawing:
         some = "\n".join(f"  {run.folder.path}" for run in runs[:8])
         raise ValueError(f"{name} is of one run, and {len(runs)} match: name one, such as\n{some}")
     with rc_context(STYLE):
-        return record.make(runs[0] if record.of_one_run else runs, **options)
+        drawing = record.make(runs[0] if record.of_one_run else runs, **options)
+    return replace(drawing, name="_".join([*_shared_folders(runs), name]))
+
+
+def _shared_folders(runs: list[StoredRun]) -> list[str]:
+    """The folders that all runs lie in, from that of the stream down to that of the run."""
+    shared = []
+    for names in zip(*(run.folder.path.parts[-3:] for run in runs), strict=True):
+        if len(set(names)) > 1:
+            break
+        shared.append(names[0])
+    return shared
 
 
 def image(drawing: Drawing, kind: str, dpi: int = 200) -> bytes:
@@ -87,10 +100,10 @@ def image(drawing: Drawing, kind: str, dpi: int = 200) -> bytes:
     return data.getvalue()
 
 
-def save(drawing: Drawing, folder: Path, name: str) -> Drawing:
-    """Write ``name``.png and ``name``.svg below ``folder``; returns the drawing with these files."""
+def save(drawing: Drawing, folder: Path) -> Drawing:
+    """Write the drawing below ``folder`` as PNG and SVG with its own name; returns it with these files."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = tuple(folder / f"{name}.{kind}" for kind in ("png", "svg"))
+    files = tuple(folder / f"{drawing.name}.{kind}" for kind in ("png", "svg"))
     for file in files:
         write_aside(file, image(drawing, file.suffix[1:]))
     return replace(drawing, files=files)

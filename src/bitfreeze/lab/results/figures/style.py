@@ -8,7 +8,7 @@ from typing import Any
 BLUE, ORANGE, GREEN, PINK, AMBER, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 INK, GREY, PALE = "#222222", "#767676", "#E4E4E4"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, AMBER, SKY, INK)
-MARKERS = ("o", "s", "^", "D", "v", "<", ">", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "<", "X", ">", "*")
 LINES = ("-", "--", "-.", ":")
 BITS = "cividis"  # of frozen bits: even in lightness, so that it reads in grey too
 
@@ -35,16 +35,37 @@ STYLE: Any = {
 
 
 def line_style(k: int) -> dict[str, Any]:
-    """Colour, mark and kind of line of the k-th of several lines: no two of the first 28 are alike in both."""
+    """Colour, mark and kind of line of the k-th of several lines.
+
+    No two of the first 28 share colour and kind of line, and no two of the first 70 share colour and mark.
+    """
     return {
         "color": COLOURS[k % len(COLOURS)],
         "marker": MARKERS[k % len(MARKERS)],
-        "linestyle": LINES[(k // len(COLOURS) + k) % len(LINES)],
+        "linestyle": LINES[k % len(LINES)],
         "markersize": 4.5,
         "linewidth": 1.4,
         "markeredgecolor": "white",
         "markeredgewidth": 0.5,
     }
+
+
+def draw_line(axes: Any, k: int, x: Sequence[float], y: Sequence[float], off: Sequence[float], label: str = "") -> None:
+    """The k-th of several lines, with a band of the standard deviation ``off`` where there is one."""
+    style = line_style(k)
+    axes.plot(x, y, **style, label=label or None)
+    if any(off):
+        low, high = [v - d for v, d in zip(y, off, strict=True)], [v + d for v, d in zip(y, off, strict=True)]
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def fixed_figure(width: float, height: float) -> Any:
+    """A figure whose panels stay where they are put, in inches. No layout is computed, which takes most of the time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("none")
+    return figure
 
 
 def shorten(labels: Sequence[str]) -> tuple[list[str], str]:

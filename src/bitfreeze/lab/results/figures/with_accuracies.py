@@ -1,7 +1,10 @@
 """Runs with accuracies, in groups that differ only in their seed."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import mean
 
+from ...metrics import spread
 from ...runs.events import AccuracyResult, TaskPlayed, TaskTested
 from ..grouping import grouped
 from ..stored import StoredRun
@@ -9,10 +12,31 @@ from ..stored import StoredRun
 Matrix = list[list[float]]
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A finished run with its result."""
+
+    run: StoredRun
+    result: AccuracyResult
+
+
 def mean_matrix(runs: list[StoredRun]) -> Matrix:
     """The mean accuracy over seeds, for as many tasks as all runs have learned."""
     shown = min(len(run.matrix) for run in runs)
     return [[mean(run.matrix[t][u] for run in runs) for u in range(t + 1)] for t in range(shown)]
+
+
+def deviations(runs: list[StoredRun]) -> Matrix:
+    """The standard deviation over seeds of each entry of ``mean_matrix``; 0 for one run."""
+    shown = min(len(run.matrix) for run in runs)
+    return [[spread([run.matrix[t][u] for run in runs])[1] for u in range(t + 1)] for t in range(shown)]
+
+
+def seeds_in_words(groups: Iterable[Sequence[object]], form: str) -> str:
+    """How many seeds there are, and the form in which the figure shows their spread; one seed has none."""
+    counts = sorted({len(group) for group in groups})
+    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return "one seed" if counts[-1] == 1 else f"{number} seeds, {form}: standard deviation"
 
 
 def require_accuracies(runs: list[StoredRun], what: str) -> None:
@@ -29,10 +53,10 @@ def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:
     return grouped(found, lambda run: run.label)
 
 
-def results(runs: list[StoredRun], what: str) -> dict[str, list[AccuracyResult]]:
-    """The results of finished runs, by label."""
-    found = [(run.label, run.result) for run in runs if isinstance(run.result, AccuracyResult)]
+def ended(runs: list[StoredRun], what: str) -> dict[str, list[Ended]]:
+    """The finished runs of each label."""
+    found = [Ended(run, run.result) for run in runs if isinstance(run.result, AccuracyResult)]
     if not found:
         require_accuracies(runs, what)
         raise ValueError(f"{what} needs finished runs: none of these has ended")
-    return {label: [result for _, result in group] for label, group in grouped(found, lambda pair: pair[0]).items()}
+    return grouped(found, lambda each: each.run.label)
