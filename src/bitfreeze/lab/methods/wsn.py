@@ -9,13 +9,13 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from ...blip.running_statistics import hold_in_eval, with_running_statistics
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
 from .mask_coding import huffman_bytes, packed, unpacked
 from .method import Method, Record, adam
 from .registry import register_method
+from .unprotected import hold_statistics, without_unprotected
 
 CODED_TOGETHER = 7  # masks that one Huffman code takes together, as in its code
 
@@ -83,15 +83,14 @@ class WinningSubnetworks(Method):
         return [adam(self.trained(task), lr)]
 
     def trained(self, task: Task) -> list[Tensor]:
-        """Without parameters of the backbone that have no mask, such as norm scales, once the first task is learned."""
-        masked = {id(p) for p in self.masked.values()}
-        fixed = {id(p) for p in self.net.backbone.parameters() if self.masks and id(p) not in masked}
-        return [p for p in super().trained(task) if id(p) not in fixed]
+        """Once the first task is learned, without parameters of the backbone that have no mask."""
+        trained = super().trained(task)
+        return without_unprotected(trained, self.net.backbone, self.masked.values()) if self.masks else trained
 
     def begin_task(self, task: Task, data: TaskData) -> None:
         self.used = self._used()
         if self.masks:
-            self._hold_statistics()
+            hold_statistics(self.net.backbone)
 
     def _used(self) -> list[Tensor]:
         """Entries that an earlier task uses."""
@@ -103,10 +102,6 @@ class WinningSubnetworks(Method):
     def _masks_of(self, task: int) -> list[Tensor]:
         kept = zip(self.masks[task], self.masked.values(), strict=True)
         return [unpacked(mask, p.shape) for mask, p in kept]
-
-    def _hold_statistics(self) -> None:
-        for module in with_running_statistics(self.net.backbone.modules()):
-            hold_in_eval(module)
 
     def before_step(self, task: Task) -> None:
         """A gradient of 0 where an earlier task uses a weight. Adam begins anew with each task, so it stays there."""
@@ -129,7 +124,7 @@ class WinningSubnetworks(Method):
     @torch.no_grad()
     def end_task(self, task: Task, data: TaskData) -> None:
         self.masks[task.index] = [packed(best(scores, self.share)) for scores in self.scores]
-        self._hold_statistics()
+        hold_statistics(self.net.backbone)
 
     def state_dict(self) -> dict[str, Any]:
         return {"masks": {str(task): masks for task, masks in self.masks.items()}}
