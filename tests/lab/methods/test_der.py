@@ -3,8 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from bitfreeze.lab.methods import make_method
+from bitfreeze.lab.nets import MultiHead
 from bitfreeze.lab.tasks import Batch
 from support.small_tasks import STREAM, TASKS, flat, learn, mlp, prepare
 
@@ -94,6 +96,23 @@ def test_only_the_columns_that_were_kept_are_compared():
     distance = method._distance(method.reservoir.draw(8))
     torch.testing.assert_close(distance, torch.cat(squares).mean())
     assert [bool(row.any()) for row in torch.autograd.grad(distance, grown.weight)[0]] == [True] * 3 + [False] * 2
+
+
+def test_norms_by_batch_see_all_replayed_samples_together():
+    """One sample of a task would have no statistics of its own."""
+
+    def normalised():
+        layers = [nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12, track_running_stats=False), nn.ReLU()]
+        return MultiHead(nn.Sequential(*layers), 12, [task.classes for task in TASKS])
+
+    method = prepare("der", normalised, buffer=6)
+    batch = some(TASKS[0], 6)
+    owners = torch.tensor([0, 0, 1, 0, 0, 0])
+    columns = torch.full((6,), 2)
+    method.reservoir.add(x=batch.x, y=batch.y, scores=torch.zeros(6, 2), columns=columns, task=owners)
+    features = method.net.backbone(batch.x)
+    z = torch.stack([method.net.heads[owner](own) for owner, own in zip(owners.tolist(), features, strict=True)])
+    torch.testing.assert_close(method._distance(method.reservoir.draw(6)), z.square().mean())
 
 
 def test_state_is_a_copy_and_goes_on_filling():

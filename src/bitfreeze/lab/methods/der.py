@@ -82,11 +82,19 @@ class DarkExperienceReplay(Method):
 
     def _by_task(self, kept: dict[str, Tensor]) -> list[tuple[Tensor, dict[str, Tensor]]]:
         """Today's scores of the samples of each task, by its own head, and what was kept of these samples."""
-        groups = [
-            (index, {name: values[kept["task"] == index] for name, values in kept.items()})
-            for index in sorted(set(kept["task"].tolist()))
+        groups = {index: kept["task"] == index for index in sorted(set(kept["task"].tolist()))}
+        features = self._features(kept["x"], groups)
+        return [
+            (self.net.scores(own, index), {name: values[groups[index]] for name, values in kept.items()})
+            for index, own in features.items()
         ]
-        return [(self.logits(own["x"], self.tasks[index]), own) for index, own in groups]
+
+    def _features(self, x: Tensor, groups: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Features by task, from one pass unless the backbone goes by task: norms by batch see all samples together."""
+        if self.net.goes_by_task:
+            return {index: self.net.features(x[own], index) for index, own in groups.items()}
+        together = self.net.features(x, next(iter(groups)))
+        return {index: together[own] for index, own in groups.items()}
 
     def buffer_bytes(self) -> int:
         """Memory of all places: pictures as the network sees them, labels, scores, their number, tasks."""

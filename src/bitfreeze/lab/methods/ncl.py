@@ -129,14 +129,15 @@ class NaturalContinualLearning(FisherMethod):
         """Factors of the Fisher of each layer that the task uses, from its inputs and output gradients."""
         layers = self.layers.items()
         measured = {name: (SecondMoments(layer, WIDEST), ReachedPositions(layer)) for name, layer in layers}
-        found = estimate(
-            self.net,
-            fisher_batches(data.train, self.samples, self.fisher_batch),
-            lambda x: self.likelihood(x, task),
-            labels=self.labels,
-            statistics={self.layers[name]: statistics for name, statistics in measured.items()},
-            skip=[slot.name for slot in find_parameters(self.net)],
-        )
+        with self.independent_samples(task, data):
+            found = estimate(
+                self.net,
+                fisher_batches(data.train, self.samples, self.fisher_batch),
+                lambda x: self.likelihood(x, task),
+                labels=self.labels,
+                statistics={self.layers[name]: statistics for name, statistics in measured.items()},
+                skip=[slot.name for slot in find_parameters(self.net)],
+            )
         reasons = {name: found.statistics[layer] for name, layer in layers}
         refused = next((name for name, reason in reasons.items() if reason not in ("", NOT_USED)), None)
         if refused is not None:
