@@ -7,7 +7,7 @@ from torch.func import functional_call
 
 from bitfreeze.fisher import estimate
 from bitfreeze.fisher.factors import joined, joined_shape, split_joined
-from bitfreeze.fisher.statistics import MeanInputs, SecondMoments
+from bitfreeze.fisher.statistics import MeanInputs, ReachedPositions, SecondMoments
 from bitfreeze.fisher.turned_fisher import TurnedFisher
 from bitfreeze.likelihoods import Categorical
 from support.networks import WIDTH, Sequence, straight
@@ -248,3 +248,22 @@ def test_the_rest_of_later_samples_comes_from_some_of_them_without_bias(monkeypa
     assert (found - 1).abs().max() < 0.1  # standard deviation 0.03: 1970 samples' worth of chance
     assert found.std() < 1e-6  # all entries come from the same samples
     assert (found - 1).abs().min() > 1e-6
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "no bias" not in name and name != "conv3d"])
+@pytest.mark.parametrize("labels", ["true", "exact"])
+def test_reached_positions_are_those_whose_inputs_take_part_in_the_moment(case, labels):
+    """The constant input of a bias adds 1 to the moment's last entry for each of them."""
+    *_, (moments, reached) = measured(case, SecondMoments, ReachedPositions, labels=labels)
+    assert torch.equal(reached.totals["reached"], moments.inputs.total[:, -1, -1].double())
+    assert reached.totals["reached"].min() > 0
+
+
+def test_positions_without_a_gradient_are_not_reached():
+    """A readout that looks at the first two of four positions."""
+    layer = nn.Linear(3, 2)
+    statistics = [ReachedPositions(layer)]
+    model = nn.Sequential(layer)
+    batches = [torch.randn(5, 4, 3)]
+    estimate(model, batches, lambda x: model(x)[:, :2].sum(1), statistics={layer: statistics})
+    assert statistics[0].totals["reached"].tolist() == [10.0]

@@ -73,6 +73,21 @@ class MeanInputs(Statistic):
         return self.totals["inputs"] / self.totals["positions"].to(self.like["dtype"])
 
 
+class ReachedPositions(Statistic):
+    """Number of positions, over all samples, that a gradient reaches in some output, for each group.
+
+    These are the positions whose inputs take part in ``SecondMoments``.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer)
+        self.totals["reached"] = torch.zeros(self.shape[0], dtype=torch.float64, device=self.like["device"])
+
+    def add(self, factors: Factors) -> None:
+        if factors.last:
+            self.totals["reached"] += factors.reached_by(slice(None)).sum((0, 2))
+
+
 class SecondMoments(Statistic):
     """Second moments of inputs and of output gradients: sums over positions, means over samples, never centred.
 

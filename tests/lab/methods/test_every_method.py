@@ -107,7 +107,7 @@ def test_heads_of_later_tasks_do_not_move_and_earlier_ones_only_if_the_record_sa
 @pytest.mark.parametrize("name", methods)
 def test_weight_decay_leaves_the_heads_of_other_tasks_alone_or_is_refused(name):
     stream, _, net = prepare("ft")
-    if name in ("hat", "vcl", "ucb", "gpm", "sgp"):
+    if name in ("hat", "vcl", "ucb", "gpm", "sgp", "wsn", "ncl"):
         with pytest.raises(ValueError, match="weight_decay"):
             make_method(name, {"weight_decay": 0.1})
         return

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from ...blip.running_statistics import hold_in_eval, with_running_statistics
 from ..tasks import Task, TaskData
 from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
+from .unprotected import hold_statistics
 
 
 @register_method
@@ -44,5 +44,4 @@ class FixedBackbone(Method):
 
     def _fix_backbone(self) -> None:
         self.net.backbone.requires_grad_(False)
-        for module in with_running_statistics(self.net.backbone.modules()):
-            hold_in_eval(module)
+        hold_statistics(self.net.backbone)
