@@ -176,13 +176,14 @@ def test_fixed_backbone_keeps_its_running_statistics():
     assert same(weights(method.net.backbone), before)
 
 
-def test_replay_buffer_keeps_equal_shares_with_right_labels():
-    stream, method, net = prepare("er")
-    method.buffer = 90
+@pytest.mark.parametrize("name", ["er", "blip_er"])
+def test_replay_buffer_keeps_equal_shares_with_right_labels(name):
+    stream, method, net = prepare(name)
+    method.kept.size = 90
     for task in stream.tasks[:TASKS]:
         learn(stream, method, net, task)
-    assert [len(split) for split in method.kept.values()] == [30, 30, 30]
-    for index, split in method.kept.items():
+    assert [len(split) for split in method.kept.kept.values()] == [30, 30, 30]
+    for index, split in method.kept.kept.items():
         train = stream.load(stream.tasks[index]).train
         known = {bytes(x.flatten().tolist()): int(y) for x, y in zip(train.x, train.y, strict=True)}
         assert all(known[bytes(x.flatten().tolist())] == y for x, y in zip(split.x, split.y.tolist(), strict=True))

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Batch, Task
-from .method import Method, Record
+from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
 from .reservoir import Reservoir
 
@@ -31,6 +31,7 @@ class DarkExperienceReplay(Method):
         memory="O(1)",
         replays=True,
         moves_old_heads=True,
+        scenarios=ANY_SCENARIO,
     )
 
     buffer: Annotated[int, "samples kept, over all tasks"] = 500

@@ -2,9 +2,8 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -12,6 +11,7 @@ from ..nets import MultiHead
 from ..tasks import Batch, Split, Task, TaskData
 from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
+from .task_buffer import BufferSize, TaskBuffer, drawn
 
 
 @register_method
@@ -86,7 +86,7 @@ class Joint(Method):
         self.recall(task, data)
 
     def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
-        others = [_drawn(data.train, len(batch.y), task) for task, data in self.past.items() if task != batch.task]
+        others = [drawn(data.train, len(batch.y), task) for task, data in self.past.items() if task != batch.task]
         return self.step([batch, *others], optimizers)
 
     def validation_splits(self, task: Task, data: TaskData) -> list[tuple[Task, Split]]:
@@ -110,42 +110,23 @@ class Replay(Method):
         scenarios=ANY_SCENARIO,
     )
 
-    buffer: Annotated[int, "samples kept, over all tasks"] = 500
+    buffer: BufferSize = 500
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        if self.buffer < len(tasks):
-            raise ValueError(f"method.buffer must be at least {len(tasks)}, a sample a task, got {self.buffer}")
-        self.tasks = tasks
-        self.kept: dict[int, Split] = {}
+        self.kept = TaskBuffer(self.buffer, tasks)
         return super().build(net, tasks)
 
     def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
-        return self.step([batch, *self._draw(len(batch.y))], optimizers)
-
-    def _draw(self, count: int) -> list[Batch]:
-        """``count`` samples of the buffer, in a batch for each task."""
-        if not self.kept:
-            return []
-        owners = torch.randint(len(self.kept), (count,)).bincount(minlength=len(self.kept)).tolist()
-        kept = zip(owners, self.kept.items(), strict=True)
-        return [_drawn(split, n, self.tasks[index]) for n, (index, split) in kept if n]
+        return self.step([batch, *self.kept.draw(len(batch.y))], optimizers)
 
     def end_task(self, task: Task, data: TaskData) -> None:
-        """Give each task so far an equal share of the buffer. Earlier tasks give up some of theirs."""
-        self.kept[task.index] = data.train
-        share = self.buffer // len(self.kept)
-        self.kept = {k: s.subset(torch.randperm(len(s))[:share]) for k, s in self.kept.items()}
+        self.kept.keep(task, data.train)
 
     def buffer_bytes(self) -> int:
-        return sum(split.nbytes for split in self.kept.values())
+        return self.kept.nbytes
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kept": {str(k): split.state_dict() for k, split in self.kept.items()}}
+        return {"kept": self.kept.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kept = {int(k): Split.loaded(saved) for k, saved in state["kept"].items()}
-
-
-def _drawn(split: Split, count: int, task: Task) -> Batch:
-    """``count`` samples, drawn with replacement."""
-    return Batch(*split.take(torch.randint(len(split), (count,))), task)
+        self.kept.load_state_dict(state["kept"])
