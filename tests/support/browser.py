@@ -11,6 +11,14 @@ from types import TracebackType
 from typing import Any, Self
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+AXE = next(
+    (
+        file
+        for folder in (Path(__file__).parents[2] / "node_modules", Path("/usr/local/lib/node_modules"))
+        if (file := folder / "axe-core" / "axe.min.js").exists()
+    ),
+    None,
+)  # a checker of accessibility: npm install --no-save axe-core
 PATIENCE = 120.0  # seconds, for machines that are busy with other things
 
 
@@ -106,6 +114,13 @@ class Browser:
         )
         left, top, width, height = box
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=left + x * width, y=top + y * height)
+
+    def faults(self) -> list[str]:
+        """What axe finds wrong for those who cannot see or point: rule, what it asks, and an element that breaks it."""
+        assert AXE is not None
+        self.value(AXE.read_text() + ";0")
+        shown = "[v.id, v.help, v.nodes[0].html.slice(0, 200)].join(': ')"
+        return list(self.value(f"axe.run().then(result => result.violations.map(v => {shown}))"))
 
     def press(self, key: str) -> None:
         for kind in ("rawKeyDown", "keyUp"):

@@ -11,9 +11,11 @@ import pytest
 
 from bitfreeze.lab.results.bit_history import BitHistory
 from bitfreeze.lab.results.report import build_page
+from bitfreeze.lab.results.report.answer import answer
 from bitfreeze.lab.results.report.choice import by_setting, with_bits
 from bitfreeze.lab.results.report.explorer import explorer_data
-from support.browser import CHROMIUM, Browser
+from bitfreeze.lab.results.report.section import lines_of, overview
+from support.browser import AXE, CHROMIUM, Browser
 from support.made_runs import make_run
 
 pytest.importorskip("matplotlib")
@@ -132,7 +134,7 @@ def test_the_page_needs_nothing_from_a_network(made):
 
 
 def test_the_table_stands_beside_the_settings_of_each_run(made):
-    cells = re.findall(r"<td>(.*?)</td>", made.page)
+    cells = re.findall(r"<t[dh](?: scope=\"row\")?>(?:<b>)?(.*?)(?:</b>)?</t[dh]>", made.page)
     assert cells[:5] == ["blip", "", "1", "87.50", "-10.00"]
     assert "87.50 ± 0.00" in cells
     assert made.page.count("<summary>digits5 ") == 4
@@ -147,6 +149,71 @@ def test_only_runs_of_one_setting_are_compared_and_each_variant_is_shown_first()
     runs = [of(["method.budget=1"]), of(["training.epochs=4"]), of([], seed=1), of([], "released"), of([])]
     assert {key: len(group) for key, group in by_setting(runs).items()} == {"": 4, "training.epochs=4": 1}
     assert with_bits([*runs, of([], bits=None)]) == [runs[4], runs[3], runs[2], runs[0], runs[1]]
+
+
+def answer_of(runs):
+    return answer("digits5", lines_of("digits5", runs))
+
+
+def test_the_answer_is_the_best_rival_with_its_cost(tmp_path):
+    runs = [make_run(tmp_path, "joint", accuracies=((99.0,), (99.0, 99.0)))]
+    for seed in (0, 1):
+        runs += [make_run(tmp_path, "blip", seed=seed, accuracies=((96.0,), (95.0, 97.0 + seed / 10)))]
+        runs += [make_run(tmp_path, "ft", seed=seed, accuracies=((96.0,), (60.0, 97.0 + seed / 10)))]
+    found = answer_of(runs)
+    assert found.lead == "blip keeps most of 2 methods, over 2 seeds."
+    facts = {fact.title: (fact.value, fact.note) for fact in found.facts}
+    assert facts["ACC"] == ("96.03 ± 0.04 %", "next: ft 78.53 ± 0.04")
+    assert facts["change since learned"] == ("-1.00 points", "fine-tuning: -36.00")
+    assert facts["memory"] == ("0.005 MB", "1.2 times the network alone")  # 5000 bytes, 4000 of them the network's
+    assert facts["time"] == ("42 s", "1 times fine-tuning's")
+    assert found.more == "For comparison, joint reaches 99.00."
+    alone = answer_of(runs[1:2])
+    assert alone.lead == "blip ends with ACC 96.00, over one seed."
+    assert answer("digits5", []) is None
+
+
+def test_methods_that_seeds_cannot_tell_apart_are_called_level(tmp_path):
+    runs = []
+    for seed, off in enumerate((0.0, 3.0)):
+        runs += [make_run(tmp_path, "blip", seed=seed, accuracies=((96.0,), (95.0, 97.0 - off)))]
+        runs += [make_run(tmp_path, "ewc", seed=seed, accuracies=((96.0,), (94.0, 97.0 - off)))]
+    assert answer_of(runs).lead == "blip keeps most of 2 methods, level with ewc within the spread of 2 seeds."
+
+
+def test_only_lines_with_common_settings_are_compared(tmp_path):
+    runs = [make_run(tmp_path, "hat", accuracies=((99.0,), (99.0, 99.0)))]
+    for method, last in (("ft", 60.0), ("blip", 90.0)):
+        runs += [make_run(tmp_path, method, changes=["training.epochs=4"], accuracies=((96.0,), (last, 97.0)))]
+    assert answer_of(runs).lead == "blip keeps most of 2 methods, over one seed (training.epochs=4)."
+
+
+def test_several_streams_have_their_answers_at_the_top(tmp_path):
+    lines = {name: lines_of("digits5", [make_run(tmp_path / name, "blip")]) for name in ("digits5", "mnist5")}
+    assert overview({"digits5": lines["digits5"]}) == ""
+    assert overview(lines).count("<li>") == 2
+
+
+def test_each_figure_has_a_caption_and_words_for_those_who_cannot_see_it(made):
+    figures = re.findall(r"<figure .*?</figure>", made.page, re.DOTALL)
+    assert len(figures) > 6
+    for figure in figures:
+        assert re.search(r'alt="[^"]{20,}"', figure)
+        assert re.search(r"<figcaption><b>.{15,}</b> .{20,}</figcaption>", figure)
+
+
+@needs_chromium
+@pytest.mark.skipif(AXE is None, reason="there is no axe-core: npm install --no-save axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_checker_of_accessibility_finds_no_fault(scheme, made, tmp_path):
+    file = tmp_path / "report.html"
+    file.write_text(made.page)
+    with Browser(tmp_path / "profile") as page:
+        page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        for width in (390, 1280):
+            page.open(f"file://{file}", width)
+            page.wait_for("document.querySelector('#cell h3') !== null")
+            assert page.faults() == []
 
 
 @needs_chromium

@@ -196,7 +196,7 @@ def test_the_protocol_is_that_of_the_run(root):
     finish(root, "vcl", 0, [[10], [10, 10]], changes=["network.hidden=[7]"])
     rows = {r["method"]: r["protocol"] for r in finished_rows(root, "mnist5")}
     assert "Adam lr 0.001, batch 64, up to 200 epochs" in rows["vcl"]
-    assert rows["vcl"].endswith("mlp hidden=[7]")
+    assert "; mlp hidden=[7]" in rows["vcl"]
     assert "SGD lr 0.01" in rows["ft"]
 
 

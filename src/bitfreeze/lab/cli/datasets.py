@@ -1,7 +1,7 @@
 """`bitfreeze data`: list, get, verify, where."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
@@ -60,14 +60,14 @@ class DataWhere:
 
 @dataclass
 class Data:
-    """Datasets: list, get, verify, where."""
+    """Datasets: list, get, verify, where; without a word, list."""
 
     command: tyro.conf.OmitSubcommandPrefixes[
         Annotated[DataList, tyro.conf.subcommand("list")]
         | Annotated[DataGet, tyro.conf.subcommand("get")]
         | Annotated[DataVerify, tyro.conf.subcommand("verify")]
         | Annotated[DataWhere, tyro.conf.subcommand("where")]
-    ]
+    ] = field(default_factory=DataList)
 
     def do(self) -> None:
         self.command.do()

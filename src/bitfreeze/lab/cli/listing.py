@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class List:
     """List streams, methods and networks; of one of them, what can be set."""
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[NAME]")] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[NAME]", help_behavior_hint="")] = ""
     """A method or network: its options. A stream: its settings, those that it gives to methods, and their variants."""
 
     def do(self) -> None:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from ... import lab
+from .arguments import RunName, RunNames, StreamName, Text
 
 if TYPE_CHECKING:
+    from ..results.stored import StoredRun
     from ..results.table import Table as Summary
-
-StreamName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="STREAM")]
-RunName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-RunNames = Annotated[tyro.conf.Positional[list[str]], tyro.conf.arg(metavar="[RUN [RUN ...]]")]
 
 
 @dataclass
@@ -23,11 +21,11 @@ class Table:
 
     stream: StreamName
     """Stream of tasks: see `bitfreeze list`."""
-    against: str = ""
+    against: Text = ""
     """Compare every method with this one, seed by seed."""
-    only: str = ""
+    only: Text = ""
     """Show only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
-    without: str = ""
+    without: Text = ""
     """Leave out runs whose variant has this word."""
     csv: bool = False
     """Print a row for each run as CSV instead."""
@@ -52,7 +50,7 @@ class Table:
 
 @dataclass
 class Show:
-    """Show a run: its settings and its accuracy matrix."""
+    """Show a run: its settings, its accuracy matrix, and ACC and BWT at the end."""
 
     run: RunName
     """Its folder, or its name below the folder of runs."""
@@ -67,6 +65,20 @@ class Show:
         for event in run.learned:
             values = {k: v for k, v in event.to_json().items() if k not in ("n", "task") and isinstance(v, int | float)}
             print(f"after task {event.task + 1}: " + ", ".join(f"{k} {v:.6g}" for k, v in values.items()))
+        print(_ending(run))
+
+
+def _ending(run: "StoredRun") -> str:
+    """What came out of a run, or how far it has come."""
+    done = "" if run.result else f"not finished, {len(run.learned)} of {len(run.tasks)} tasks learned"
+    if not run.matrix:
+        return done or "finished"
+    if run.folder.matrix_name() == "accuracy":
+        acc, bwt = lab.metrics.average_accuracy(run.matrix), lab.metrics.backward_transfer(run.matrix)
+        figures = f"ACC {acc:.2f}, BWT {bwt:z.2f}"
+    else:
+        figures = "scores " + ", ".join(f"{score:.1f}" for score in run.matrix[-1])
+    return f"{figures} ({done})" if done else figures
 
 
 @dataclass
@@ -81,9 +93,9 @@ class Play:
     """The agent as it was after learning so many tasks."""
     seed: int = 0
     """Another seed is another game."""
-    out: Path | None = None
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """File to write, .gif or .mp4; by default in the run's folder."""
-    envs: list[str] = field(default_factory=list)
+    envs: Annotated[list[str], tyro.conf.arg(metavar="ENV ...", help_behavior_hint="")] = field(default_factory=list)
     """Environments of the run that may import the module in their id, such as module:Env-v1; others are refused."""
 
     def do(self) -> None:
@@ -95,17 +107,17 @@ class Play:
 class Figure:
     """Draw a figure of stored runs, as PNG and SVG; without a name, list the figures."""
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[FIGURE]")] = ""
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="[FIGURE]", help_behavior_hint="")] = ""
     """Figure: workflow, heatmaps, sequence ..."""
     runs: RunNames = field(default_factory=list)
     """Runs: folders, or names below the folder of runs, such as mnist5 or mnist5/blip/seed0."""
     out: Path = Path("figures")
     """Folder to write to."""
-    only: str = ""
+    only: Text = ""
     """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
-    without: str = ""
+    without: Text = ""
     """Leave out runs whose variant has this word."""
-    parameter: str = ""
+    parameter: Text = ""
     """For workflow: which parameter, such as backbone.1.weight[3,100]; the most telling one if not given."""
 
     def do(self) -> None:
@@ -128,9 +140,9 @@ class Report:
     """Runs: folders, or names below the folder of runs; all of them if none is named."""
     out: Path = Path("report.html")
     """File to write."""
-    only: str = ""
+    only: Text = ""
     """Take only runs whose variant has this word, such as training.epochs=10; `preset` for those without any."""
-    without: str = ""
+    without: Text = ""
     """Leave out runs whose variant has this word."""
 
     def do(self) -> None:

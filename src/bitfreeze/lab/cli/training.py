@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from ... import lab
+from .arguments import Changes, StreamName, Text
 from .datasets import get_shown
-from .results import StreamName, print_table
+from .results import print_table
 
 MOST_SEEDS = 10_000
 
@@ -17,17 +20,18 @@ class Settings:
 
     stream: StreamName
     """Stream of tasks: see `bitfreeze list`."""
-    set: list[str] = field(default_factory=list)
+    set: Changes = field(default_factory=list)
     """Changes to the preset: training.epochs=40 method.tolerance=0.05 network.hidden=[100] ..."""
-    steps: str = ""
+    steps: Text = ""
     """For games: steps in each, such as 200k or 10M; short for training.steps."""
-    net: str = ""
+    net: Text = ""
     """The network; short for network.kind."""
-    envs: list[str] | None = None
+    envs: Annotated[
+        list[str] | None, tyro.conf.arg(metavar="ENV ...", help_behavior_hint="(default: the preset's)")
+    ] = None
     """For games: the environments, such as ALE/Pong-v5 or CartPole-v1; short for stream.envs."""
     device: str = "auto"
-    """auto (the accelerator if there is one), cpu, cuda, cuda:1, mps, xla or another of torch. A sweep deals its runs
-    to all GPUs unless one is named."""
+    """auto, cpu, cuda, cuda:1, mps, xla or another of torch. A sweep takes all GPUs unless one is named."""
 
     def changes(self) -> list[str]:
         """All changes to the preset, short options in full."""
@@ -47,13 +51,12 @@ class Run(Settings):
 
     method: str = "blip"
     """Method: see `bitfreeze list`."""
-    variant: str = ""
+    variant: Text = ""
     """Named variant of the stream's preset, such as `released`."""
     seed: int = 0
     """Seed of the training. The scenario's own is stream.seed."""
-    threads: int | Literal["auto"] = 1
-    """Threads, or auto: one for each idle core where the network is large, and those it had where a run goes on. More
-    than one helps large networks only, and two runs side by side use two cores better."""
+    threads: Annotated[int | Literal["auto"], tyro.conf.arg(metavar="INT|auto")] = 1
+    """Threads, or auto: one for each idle core where the network is large. More than one helps large networks only."""
     checkpoint_seconds: float = 20.0
     """Save at the end of an epoch when this long has passed since the last time."""
     keep_bits: bool = True
@@ -106,15 +109,17 @@ class Sweep(Settings):
     """Methods, separated by commas; method:variant for a variant."""
     seeds: str = "0"
     """0-4, or 0,2,5."""
-    grid: list[str] = field(default_factory=list)
+    grid: Annotated[list[str], tyro.conf.arg(metavar="NAME=VALUE,VALUE ...", help_behavior_hint="")] = field(
+        default_factory=list
+    )
     """Values to go through: method.budget=0.03,0.1,0.3, or method.prior=20x,1x,0.1x for multiples of the preset's."""
-    workers: int | None = None
+    workers: Annotated[int | None, tyro.conf.arg(metavar="INT", help_behavior_hint="")] = None
     """Processes at a time on this machine, each with one thread; by default one a core, or one a GPU."""
     engine: str = "local"
     """Where: local, ray (a cluster) or slurm (through submitit)."""
-    address: str = ""
+    address: Text = ""
     """Of the Ray cluster, such as auto or 10.0.0.1:6379; of slurm, `local` to try it out. Empty: start Ray here."""
-    engine_options: list[str] = field(default_factory=list)
+    engine_options: Changes = field(default_factory=list)
     """Of each Ray task or SLURM job: num_cpus=1 memory=2e9, or timeout_min=600 slurm_partition=cpu ..."""
 
     def do(self) -> None:

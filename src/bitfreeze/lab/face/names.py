@@ -44,8 +44,8 @@ def describe(name: str) -> "Description":
         ValueError: If there is nothing of this name.
 
     Example:
-        >>> [setting.change for setting in describe("mlp").settings]
-        ['network.hidden=[1200]']
+        >>> [setting.change for setting in describe("mlp").settings][0]
+        'network.hidden=[1200]'
     """
     from ..runs.description import describe
 

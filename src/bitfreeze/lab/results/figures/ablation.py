@@ -13,12 +13,20 @@ from .with_accuracies import Ended, require_accuracies, seeds_in_words
 Family = dict[float, list[Ended]]  # finished runs by the option's value
 
 
-@register_figure("budget", "runs that differ in method.budget: accuracy, forgetting, capacity used")
+@register_figure(
+    "budget",
+    "runs that differ in method.budget: accuracy, forgetting, capacity used",
+    "A larger budget freezes more: it keeps more and learns less.",
+)
 def budget(runs: list[StoredRun]) -> Drawing:
     return _ablation(runs, "budget", "budget: share of the bits in use that the first task freezes")
 
 
-@register_figure("prior", "runs that differ in method.prior (F0): accuracy, forgetting, capacity used")
+@register_figure(
+    "prior",
+    "runs that differ in method.prior (F0): accuracy, forgetting, capacity used",
+    "A larger prior freezes fewer bits: it learns more and keeps less.",
+)
 def prior(runs: list[StoredRun]) -> Drawing:
     return _ablation(runs, "prior", "prior F0 (on the scale of the Fisher per sample)")
 

@@ -14,7 +14,11 @@ from .style import INK, draw_line, grid_shape, headline, legend_below, shorten, 
 from .with_accuracies import Matrix, begun, deviations, mean_matrix, seeds_in_words
 
 
-@register_figure("matrix", "accuracy on each task after each task, a panel for each method")
+@register_figure(
+    "matrix",
+    "accuracy on each task after each task, a panel for each method",
+    "Read down a column to see whether a task is forgotten, and along the diagonal how well each was learned.",
+)
 def matrix(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 
@@ -68,7 +72,11 @@ def _matrix_panel(axes: Any, found: Matrix, off: Matrix, size: int, span: tuple[
     return shade
 
 
-@register_figure("sequence", "accuracy on each task as later ones are learned, methods side by side")
+@register_figure(
+    "sequence",
+    "accuracy on each task as later ones are learned, methods side by side",
+    "A panel is a task, from the moment it is learned. A line that falls is a task that is being forgotten.",
+)
 def sequence(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 

@@ -6,7 +6,12 @@ from .registry import Drawing, register_figure
 from .style import INK, headline, legend_below, line_style
 
 
-@register_figure("capacity", "share of frozen bits after each task, per layer", of_one_run=True)
+@register_figure(
+    "capacity",
+    "share of frozen bits after each task, per layer",
+    "The higher a line, the less room the layer has left to learn.",
+    of_one_run=True,
+)
 def capacity(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
 

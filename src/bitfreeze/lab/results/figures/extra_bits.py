@@ -12,6 +12,7 @@ from .style import BLUE, GREY, INK, ORANGE, SKY, grid_shape, headline, legend_be
 @register_figure(
     "extra_bits",
     "histogram of the bits that each task froze, never-frozen ones marked",
+    "A bar is the share of weights for which the task froze so many more bits. Weights at 0 stayed as free as before.",
     of_one_run=True,
     needs_bits=True,
 )

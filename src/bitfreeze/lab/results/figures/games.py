@@ -14,7 +14,11 @@ from .with_accuracies import seeds_in_words
 Curve = dict[int, list[float]]  # steps since the first task began, and the scores of all games met so far
 
 
-@register_figure("scores", "games: the score of each over the whole sequence, methods side by side")
+@register_figure(
+    "scores",
+    "games: the score of each over the whole sequence, methods side by side",
+    "Grey is the time in which a game is trained. A fall after it is forgetting.",
+)
 def scores(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 
@@ -34,8 +38,8 @@ def scores(runs: list[StoredRun]) -> Drawing:
         for k, (label, group) in enumerate(zip(labels, groups.values(), strict=True)):
             means, off = mean_curve([curve_of(run) for run in group])
             met = [steps for steps in means if u < len(means[steps])]
-            scores, bands = [means[s][u] for s in met], [off[s][u] for s in met]
-            draw_line(axes, k, [steps / unit for steps in met], scores, bands, label if u == 0 else "")
+            heights, bands = [means[s][u] for s in met], [off[s][u] for s in met]
+            draw_line(axes, k, [steps / unit for steps in met], heights, bands, label if u == 0 else "")
         axes.set_title("\n".join(wrapped(f"{u + 1}: {game}", 2.8)))
         axes.set_xlim(0, len(games) * each / unit)
     for axes in list(panels.flat)[len(games) :]:
@@ -56,7 +60,11 @@ def scores(runs: list[StoredRun]) -> Drawing:
     return Drawing(figure, f"Score of each of {len(games)} games over the whole sequence, for {', '.join(labels)}.")
 
 
-@register_figure("reward", "games: the accumulated normalised reward over the whole sequence")
+@register_figure(
+    "reward",
+    "games: the accumulated normalised reward over the whole sequence",
+    "Higher is better. A curve that falls while another game is trained shows forgetting.",
+)
 def reward(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 

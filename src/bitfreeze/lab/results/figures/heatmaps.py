@@ -14,7 +14,13 @@ T = TypeVar("T")
 ROWS, COLUMNS, PIXELS = 6, 10, 160
 
 
-@register_figure("heatmaps", "frozen bits of each layer's weights after each task", of_one_run=True, needs_bits=True)
+@register_figure(
+    "heatmaps",
+    "frozen bits of each layer's weights after each task",
+    "A cell is a weight and a row of cells a unit. Dark weights are free to move, yellow ones hardly move any more.",
+    of_one_run=True,
+    needs_bits=True,
+)
 def heatmaps(run: StoredRun) -> Drawing:
     from matplotlib.figure import Figure
 

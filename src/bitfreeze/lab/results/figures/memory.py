@@ -12,15 +12,19 @@ from .style import GREY, fixed_figure, headline, line_style, shorten
 from .with_accuracies import Ended, ended
 
 
-@register_figure("memory", "ACC against memory, network included; a thin line shows how memory grew with the tasks")
+@register_figure(
+    "memory",
+    "ACC against memory, network included; a thin line shows how memory grew with the tasks",
+    "Higher keeps more, further left is cheaper. A long thin line is memory that grows with every task.",
+)
 def memory(runs: list[StoredRun]) -> Drawing:
     groups = ended(runs, "memory")
     labels, common = shorten(list(groups))
     sizes = [memory_after_tasks(group) for group in groups.values()]
     scores = [spread([each.result.acc for each in group]) for group in groups.values()]
     plain = {each.result.model_bytes / 1e6 for group in groups.values() for each in group}
-    figure = fixed_figure(7.2, 4.6)
-    axes = figure.add_axes((0.1, 0.115, 0.87, 0.785))
+    figure = fixed_figure(7.2, 4.1)
+    axes = figure.add_axes((0.1, 0.13, 0.87, 0.76))
     axes.set_xscale("log")
     every = [size for found in sizes for size in found] + list(plain if len(plain) == 1 else ())
     show_ticks(axes, "x", log_ticks(min(every), max(every)))
@@ -52,7 +56,7 @@ def memory(runs: list[StoredRun]) -> Drawing:
     axes.grid()
     line = "dots: network alone" if len(plain) == 1 else ""
     notes = ["thin line: from task 1 on", line, "hollow: reference points"]
-    axes.set_title(headline([runs[0].stream, common, *notes], 6.4))
+    axes.set_title(headline([runs[0].stream, common, *notes], 6.4), loc="left")
     return Drawing(figure, "ACC against memory in the end, network included. " + "; ".join(words) + ".")
 
 

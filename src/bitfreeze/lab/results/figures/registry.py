@@ -37,6 +37,7 @@ class Drawing:
 class FigureRecord:
     name: str
     description: str
+    reading: str  # what one sees in it, in sentences
     of_one_run: bool  # or of all that are given, side by side
     needs_bits: bool  # as they were after each task
     make: Callable[..., Drawing]
@@ -48,12 +49,12 @@ Maker = Callable[..., Drawing]
 
 
 def register_figure(
-    name: str, description: str, *, of_one_run: bool = False, needs_bits: bool = False
+    name: str, description: str, reading: str, *, of_one_run: bool = False, needs_bits: bool = False
 ) -> Callable[[Maker], Maker]:
     """Decorator of a function that draws, which makes the figure known to every command."""
 
     def keep(make: Maker) -> Maker:
-        figures.register(name, FigureRecord(name, description, of_one_run, needs_bits, make))
+        figures.register(name, FigureRecord(name, description, reading, of_one_run, needs_bits, make))
         return make
 
     return keep

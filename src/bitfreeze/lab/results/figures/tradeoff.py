@@ -34,7 +34,11 @@ PANELS = (
 )
 
 
-@register_figure("tradeoff", "a row for each method: ACC, BWT, memory and time, with every seed")
+@register_figure(
+    "tradeoff",
+    "a row for each method: ACC, BWT, memory and time, with every seed",
+    "The best method is at the top. Further right is better in the first two panels and dearer in the last two.",
+)
 def tradeoff(runs: list[StoredRun]) -> Drawing:
     groups = ended(runs, "tradeoff")
     names, common = shorten(list(groups))
@@ -54,7 +58,7 @@ def tradeoff(runs: list[StoredRun]) -> Drawing:
     panels[0].set_yticks(places, labels)
     seeds = seeds_in_words(groups.values(), "stroke: a seed, bar")
     title = headline([runs[0].stream, common, seeds, "hollow: reference points"], WIDTH - 0.2)
-    figure.suptitle(title, fontsize=9, y=1 - 0.06 / height, va="top")
+    figure.suptitle(title, fontsize=9, x=0.02, y=1 - 0.06 / height, ha="left", va="top")
     words = "; ".join(f"{name}: {_in_words(group)}" for _, name, group in found)
     return Drawing(figure, f"Methods by accuracy in the end, the best first. {words}.")
 

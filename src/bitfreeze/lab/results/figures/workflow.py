@@ -26,7 +26,11 @@ class Step:
 
 
 @register_figure(
-    "workflow", "one parameter: interval, information gain and bits after each task", of_one_run=True, needs_bits=True
+    "workflow",
+    "one parameter: interval, information gain and bits after each task",
+    "Each task leaves the weight a narrower interval, blue, inside the one before it, grey.",
+    of_one_run=True,
+    needs_bits=True,
 )
 def workflow(run: StoredRun, parameter: str = "") -> Drawing:
     from matplotlib.figure import Figure

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...runs.columns import common_changes
-from ..figures import draw, image
+from ..figures import draw, figures, image
 from ..grouping import grouped
 from ..stored import StoredRun
 
 GROUPS, RUNS_WITH_BITS = 10, 2
-BESIDE = ("sequence", "tradeoff", "matrix", "scores", "reward")
+EVERY = ("tradeoff", "memory")  # which have room for any number of methods
+BESIDE = ("sequence", "matrix", "scores", "reward")
+LARGE = 150_000  # bytes of an SVG from which a PNG may be smaller
 ABLATIONS = ("budget", "prior")
 OF_BITS = ("workflow", "heatmaps", "extra_bits", "capacity")
 
@@ -21,6 +23,7 @@ class Shown:
 
     name: str
     title: str
+    reading: str  # what one sees in it
     words: str
     kind: str  # svg+xml or png
     data: bytes
@@ -31,14 +34,17 @@ def chosen_figures(runs: list[StoredRun]) -> Iterator[Shown]:
     for setting, group in by_setting(runs).items():
         kept = _no_more(group)
         left = len({run.label for run in group}) - len({run.label for run in kept})
-        note = f"; {left} more not drawn" if left else ""
+        note = f", {left} more methods not drawn" if left else ""
+        for name in EVERY:
+            yield from _shown(name, group, setting)
         for name in BESIDE:
-            yield from _shown(name, kept, f"{name}, {setting or 'preset'}{note}")
+            yield from _shown(name, kept, f"{setting}{note}".removeprefix(", "))
     for name in ABLATIONS:
-        yield from _shown(name, runs, name)
-    for run in with_bits(runs)[:RUNS_WITH_BITS]:
+        yield from _shown(name, runs, "")
+    of_variants = grouped(with_bits(runs), lambda run: run.config["variant"]).values()
+    for run, *_ in list(of_variants)[:RUNS_WITH_BITS]:
         for name in OF_BITS:
-            yield from _shown(name, [run], f"{name.replace('_', ' ')}, {run.label} seed {run.config['seed']}")
+            yield from _shown(name, [run], f"{run.label} seed {run.config['seed']}")
 
 
 def by_setting(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
@@ -68,14 +74,17 @@ def _no_more(runs: list[StoredRun]) -> list[StoredRun]:
     return [run for run in runs if run.label in labels]
 
 
-def _shown(name: str, runs: list[StoredRun], title: str) -> Iterator[Shown]:
-    """The figure, as PNG or SVG whichever is smaller; nothing where these runs do not have what it needs."""
+def _shown(name: str, runs: list[StoredRun], of: str) -> Iterator[Shown]:
+    """The figure, as SVG unless a PNG is much smaller; nothing where these runs do not have what it needs."""
     try:
         drawing = draw(name, runs)
     except ValueError:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks is a box, on a page or not
-        svg, png = image(drawing, "svg"), image(drawing, "png", 130)
+        svg = image(drawing, "svg")
+        png = image(drawing, "png", 130) if len(svg) > LARGE else svg
     kind, data = ("svg+xml", svg) if len(svg) <= len(png) else ("png", png)
-    yield Shown(name, title, drawing.words, kind, data)
+    record = figures[name]
+    title = record.description[0].upper() + record.description[1:] + (f" ({of})" if of else "")
+    yield Shown(name, title, record.reading, drawing.words, kind, data)

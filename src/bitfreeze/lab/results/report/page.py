@@ -1,22 +1,19 @@
-"""The page: tables beside the paper's, figures, settings of each run, and an explorer of frozen bits.
+"""The page: for each stream an answer, a table and figures; then settings of each run, and an explorer of frozen bits.
 
 It is one file that needs no network. All that comes from files is escaped; figures are images, in which no script runs.
 """
 
-import base64
 import json
 from collections.abc import Iterable
 from html import escape
 from importlib.resources import files
 
 from ...runs.config import run_command
-from ...runs.kinds import kind_of
-from .. import table
 from ..grouping import grouped
-from ..rows import rows_of
 from ..stored import StoredRun
 from .choice import Shown, chosen_figures, with_bits
 from .explorer import MOST, explorer_data
+from .section import lines_of, overview, section
 
 LIMIT, FIGURES_LIMIT = 5_000_000, 3_000_000  # bytes of the page, and of all figures on it
 EXPLORED = 6  # runs
@@ -29,15 +26,18 @@ def build_page(runs: list[StoredRun], *, live: str = "", limit: int = LIMIT) -> 
     """``live`` names this state of the runs: the page asks the server it came from how runs go on from there."""
     by_stream = grouped(runs, lambda run: run.stream)
     shown, left_out = _within(((name, chosen_figures(group)) for name, group in by_stream.items()), FIGURES_LIMIT)
-    body = [_stream(name, group, shown.get(name, []), left_out.get(name, 0)) for name, group in by_stream.items()]
+    lines = {name: lines_of(name, group) for name, group in by_stream.items()}
+    body = [overview(lines)]
+    body += [section(name, lines[name], shown.get(name, []), left_out.get(name, 0)) for name in by_stream]
     settings = "".join(_settings(run) for run in runs)
     static = [*body, settings, _read("page.css"), _read("page.js")]
     space = limit - sum(len(part.encode()) for part in static) - 50_000
     having = [run for group in by_stream.values() for run in with_bits(group)]
     data = explorer_data(having[:EXPLORED], space)
-    explorer = _explorer(data, len(having))
+    explorer = _explorer(data, len(having)) if having else ""
     connect = "connect-src 'self'; " if live else ""
     links = "".join(f'<a href="#stream-{escape(name)}">{escape(name)}</a>' for name in by_stream)
+    links += '<a href="#explorer">frozen bits</a>' if having else ""
     return _PAGE.format(
         connect=connect,
         css=_read("page.css"),
@@ -70,40 +70,6 @@ def _within(
     return kept, out
 
 
-def _stream(name: str, runs: list[StoredRun], shown: list[Shown], left_out: int) -> str:
-    figures = "".join(_figure(figure) for figure in shown)
-    more = f"<p>{left_out} figures were left out to keep the page small: bitfreeze figure draws them.</p>"
-    return (
-        f'<section id="stream-{escape(name)}"><h2>{escape(name)}</h2>{_table(name, runs)}'
-        f'<div class="figures">{figures}</div>{more if left_out else ""}</section>'
-    )
-
-
-def _table(name: str, runs: list[StoredRun]) -> str:
-    rows = rows_of(runs)
-    if not rows:
-        return "<p>No run is finished yet.</p>"
-    names, cells = table.grid(table.summarise(rows, name))
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in names)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in cells)
-    protocols = "".join(f"<li>{escape(text)}</li>" for text in sorted({row["protocol"] for row in rows}))
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="Results on {escape(name)}">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<details><summary>What the columns mean, and the protocols</summary><p>{escape(kind_of(name).preface)} "
-        f"The paper's figures are at its own settings, the preset's.</p><ul>{protocols}</ul></details>"
-    )
-
-
-def _figure(figure: Shown) -> str:
-    source = f"data:image/{figure.kind};base64,{base64.b64encode(figure.data).decode()}"
-    return (
-        f'<figure class="{escape(figure.name)}"><div class="sheet" tabindex="0" role="region" '
-        f'aria-label="{escape(figure.title)}"><img src="{source}" alt="{escape(figure.words)}"></div>'
-        f"<figcaption>{escape(figure.title)}</figcaption></figure>"
-    )
-
-
 def _settings(run: StoredRun) -> str:
     config = run.config
     command = run_command(run.stream, run.method, config["variant"], config["seed"], config["changes"])
@@ -115,12 +81,12 @@ def _settings(run: StoredRun) -> str:
 
 
 def _explorer(data: list[dict[str, object]], having: int) -> str:
-    if not having:
-        return "<p>None of these runs has kept frozen bits: those of blip do.</p>"
-    if not data:
-        return "<p>There was no room left for the frozen bits: name fewer runs.</p>"
-    more = f"<p>{len(data)} of {having} runs with frozen bits are here; name others to see them.</p>"
-    return _CAN_EXPLORE + (more if having > len(data) else "") + _EXPLORER
+    if data:
+        more = f"<p>{len(data)} of {having} runs with frozen bits are here; name others to see them.</p>"
+        inside = _CAN_EXPLORE + (more if having > len(data) else "") + _EXPLORER
+    else:
+        inside = "<p>There was no room left for the frozen bits: name fewer runs.</p>"
+    return f'<section id="explorer"><h2>Frozen bits, parameter by parameter</h2>{inside}</section>'
 
 
 def _json(value: object) -> str:
@@ -159,10 +125,10 @@ _PAGE = """<!doctype html>
 <body>
 <a class="skip" href="#main">Skip to the results</a>
 <header><h1>bitfreeze</h1><p>{count}</p>
-<nav aria-label="On this page">{links}<a href="#explorer">explorer</a><a href="#settings">settings</a></nav></header>
+<nav aria-label="On this page">{links}<a href="#settings">settings</a></nav></header>
 <main id="main">
 {live}{streams}
-<section id="explorer"><h2>Frozen bits, parameter by parameter</h2>{explorer}</section>
+{explorer}
 <section id="settings"><h2>Settings of each run</h2>{settings}</section>
 </main>
 <script type="application/json" id="data">{data}</script>
