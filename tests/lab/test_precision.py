@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from bitfreeze.lab import precision
-from bitfreeze.lab.methods import Method, make_method, methods
-from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.methods import make_method, methods
+from bitfreeze.lab.nets import MultiHead, build_network
 from bitfreeze.lab.nets.convolutions import ChannelsLast
 from bitfreeze.lab.nets.dropout import Dropout, PoolReLU
 from bitfreeze.lab.precision import computes_in_bf16, in_full, passes_in, require_able
@@ -176,13 +176,13 @@ def test_a_step_in_bf16_steps_along_the_gradient_of_bf16():
 
 def test_validation_and_tests_have_the_precision_of_training(monkeypatch):
     seen = []
-    logits = Method.logits
+    features = MultiHead.features
 
     def look(self, x, task):
         seen.append(torch.is_autocast_enabled("cpu"))
-        return logits(self, x, task)
+        return features(self, x, task)
 
-    monkeypatch.setattr(Method, "logits", look)
+    monkeypatch.setattr(MultiHead, "features", look)
     for name, expected in (("bf16", True), ("float32", False)):
         method = small_tasks.prepare("ft")
         data = STREAM.load(TASKS[0])

@@ -212,3 +212,25 @@ def test_blip_moves_the_shared_head_less_than_fine_tuning_does(rules, scenario):
         return (net.heads[0].weight - before).norm().item()
 
     assert 0 < change("blip", rules=rules) < 0.7 * change("ft")
+
+
+@pytest.mark.parametrize("name", ["gpm", "sgp"])
+@pytest.mark.parametrize("scenario", UNTOLD)
+def test_projections_hold_the_shared_head_too(name, scenario):
+    stream, method, net = prepare(name, scenario, threshold=0.9, increment=0.0)
+    for task in stream.tasks[:2]:
+        learn(stream, method, net, task)
+    held = {layer for layer, basis in method.bases.items() if basis.shape[1]}
+    assert held == ({"backbone.1", "heads.0"} if scenario == "domain" else {"backbone.1", "heads.0", "heads.1"})
+
+
+def test_gpm_leaves_scores_of_the_shared_head_as_they_were():
+    """With all of the energy held, no step changes what the head makes of features that earlier tasks had."""
+    stream, method, net = prepare("gpm", "domain", threshold=1.0, samples=1000)
+    learn(stream, method, net, stream.tasks[0])
+    x, _ = stream.load(stream.tasks[0]).train.take(slice(None))
+    with torch.no_grad():
+        before = net(x, 0)
+    learn(stream, method, net, stream.tasks[1])
+    with torch.no_grad():
+        torch.testing.assert_close(net(x, 0), before, atol=2e-4, rtol=1e-4)
