@@ -84,7 +84,7 @@ def test_tables_show_both_where_a_run_has_both(tmp_path):
     found = finished_rows(tmp_path, "digits5")
     assert from_csv(to_csv(found)) == [{"acc_with_task": None, "acc_without_task": None} | row for row in found]
     titles, _ = grid(summarise(found, "digits5"))
-    assert titles[3:6] == ["ACC", "ACC with task", "ACC without task"]
+    assert titles[3:8] == ["ACC", "BWT", "learned", "ACC with task", "ACC without task"]
     grown = next(row for row in found if "scenario=class" in row["variant"])
     assert grown["acc_with_task"] == round(results["class"].acc_with_task, 4)
     (alone,) = (row for row in found if "scenario=domain" in row["variant"])

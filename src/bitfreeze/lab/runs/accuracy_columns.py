@@ -102,11 +102,11 @@ def _acc(name: str, title: str) -> Column[AccuracyResult]:
 COLUMNS: tuple[Column[AccuracyResult], ...] = (
     *IDENTITY,
     Column("acc", lambda run: run.result.acc, summary=("ACC", spread_of(".2f")), better=1),
-    _acc("acc_with_task", "ACC with task"),
-    _acc("acc_without_task", "ACC without task"),
     Column("bwt", lambda run: run.result.bwt, summary=("BWT", spread_of(".2f")), better=1),
     Column("bwt_T", lambda run: run.result.bwt_T),
     Column("learning_acc", lambda run: run.result.learning_acc, summary=("learned", mean_of(".2f")), better=1),
+    _acc("acc_with_task", "ACC with task"),
+    _acc("acc_without_task", "ACC without task"),
     Column("forgetting", lambda run: run.result.forgetting),
     Column("intransigence", among=_intransigence, summary=("intransigence", mean_of("z.2f")), better=-1),
     _learned_beyond("plasticity", "ft"),
