@@ -49,6 +49,7 @@ autodoc_default_options = {"members": True}
 python_maximum_signature_line_length = 80
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 add_module_names = False
 
 
