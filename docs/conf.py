@@ -13,7 +13,7 @@ project = "bitfreeze"
 version = release = bitfreeze.__version__
 html_title = f"bitfreeze {release}"
 
-# The navigation: pages below each page. The first row has at most seven. Pages of methods and of results/ are all there.
+# The navigation: pages below each page. The first row has at most seven.
 NAVIGATION = {
     "index": (
         "tutorials/finetune", "tutorials/own_loop", "tutorials/laboratory", "how-to/choosing", "reproduction",

@@ -1,7 +1,7 @@
 """Puts measured figures into pages: `python docs/fill_results.py`.
 
-A block between `<!-- results:NAME -->` and `<!-- end -->` holds the figures of a method, beside the paper's. The block
-between `<!-- methods -->` and `<!-- end -->` holds a row for each method of the registry. Both are written from results/.
+A block between `<!-- results:NAME -->` and `<!-- end -->` holds the figures of a method, beside the paper's. One
+between `<!-- methods -->` and `<!-- end -->` holds a row for each method. Both are written from results/.
 """
 
 import re
@@ -42,8 +42,13 @@ def all_methods() -> str:
     measured = [_comparable(summarise(read_rows(stream), stream)) for stream in COMPARED]
     titles = ["method", *COMPARED.values(), "memory", "MB kept", "time of a step", "needs"]
     rows = [
-        [f"[`{name}`]({page_of(name)})", *(found.get(name, "") for found in measured), kind.record.memory]
-        + [*_cost(name), _needs(kind.record)]
+        [
+            f"[`{name}`]({page_of(name)})",
+            *(found.get(name, "") for found in measured),
+            kind.record.memory,
+            *_cost(name),
+            _needs(kind.record),
+        ]
         for name, kind in methods.items()
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in [titles, ["---"] * len(titles), *rows]) + "\n"
@@ -71,7 +76,9 @@ def _comparable(lines: Sequence[Line]) -> dict[str, str]:
 
 def _cost(method: str) -> tuple[str, str]:
     """MB after ten tasks beyond the plain network, and the time of a step beside one of fine-tuning."""
-    rows = re.findall(r"^\| (\w+) \| ([\d.]+) \| .* \| (-?[\d.]+) \|$", (RESULTS / "costs.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\w+) \| ([\d.]+) \| .* \| (-?[\d.]+) \|$", (RESULTS / "costs.md").read_text(), re.MULTILINE
+    )
     costs = {name: (kept, time) for name, time, kept in reversed(rows)}  # of two tables the first counts
     return costs.get(method, ("", ""))
 

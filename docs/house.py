@@ -1,7 +1,7 @@
 """Draws the packages and the way of data through them: `python docs/house.py` writes docs/images/house.svg.
 
-Boxes and arrows come from the imports of the source. An arrow that follows from others is left out, and one arrow stands
-for all imports of the library by the laboratory.
+Boxes and arrows come from the imports of the source. An arrow that follows from others is left out, and one arrow
+stands for all imports of the library by the laboratory.
 """
 
 import sys
@@ -43,6 +43,8 @@ PARTS = {
 }
 
 WIDTH, LEFT_WIDTH, BOX_WIDTH, BOX_HEIGHT, ROW, MARGIN = 1240, 500, 204, 48, 78, 24
+LINE = 'stroke="#667" marker-end="url(#tip)"'
+TITLE = 'font-weight="bold" text-anchor="middle"'
 GAP = 60  # between the laboratory and the library
 
 
@@ -121,8 +123,10 @@ def drawn() -> str:
         '<path d="M0 0L8 4L0 8z" fill="#667"/></marker></defs>',
         f'<rect width="{WIDTH}" height="{bottom:.0f}" fill="#fff"/>',
         *_panel("the laboratory, bitfreeze.lab", 8, 8, LEFT_WIDTH - 12, bottom - 16, "#eef3fb"),
-        *_panel("the library, bitfreeze", LEFT_WIDTH + GAP - 4, 8, WIDTH - LEFT_WIDTH - GAP - 4, bottom - 16, "#fdf3e7"),
-        f'<path d="M{LEFT_WIDTH - 4} {bottom / 2:.0f}h{GAP - 4}" stroke="#667" stroke-width="4" marker-end="url(#tip)"/>',
+        *_panel(
+            "the library, bitfreeze", LEFT_WIDTH + GAP - 4, 8, WIDTH - LEFT_WIDTH - GAP - 4, bottom - 16, "#fdf3e7"
+        ),
+        f'<path d="M{LEFT_WIDTH - 4} {bottom / 2:.0f}h{GAP - 4}" {LINE} stroke-width="4"/>',
     ]
     for part, others in sorted(reduced(below).items()):
         lines += [_arrow(middle[part], middle[other]) for other in sorted(others) if is_lab(part) == is_lab(other)]
@@ -146,23 +150,22 @@ def _arrow(upper: tuple[float, float], lower: tuple[float, float]) -> str:
     else:
         y1 += BOX_HEIGHT / 2
     way = f"M{x1:.0f} {y1:.0f}L{x2:.0f} {y2 - BOX_HEIGHT / 2:.0f}"
-    return f'<path d="{way}" stroke="#667" stroke-width="1.5" marker-end="url(#tip)"/>'
+    return f'<path d="{way}" {LINE} stroke-width="1.5"/>'
 
 
 def _box(part: str, x: float, y: float) -> list[str]:
     station, does = PARTS[part]
     left, top = x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2
     lines = [
-        f'<rect x="{left:.0f}" y="{top:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#fff" stroke="#445"/>',
-        f'<text x="{x:.0f}" y="{y - 4:.0f}" font-size="16" font-weight="bold" text-anchor="middle" fill="#112">'
-        f"{part}</text>",
+        f'<rect x="{left:.0f}" y="{top:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="#fff" '
+        'stroke="#445"/>',
+        f'<text x="{x:.0f}" y="{y - 4:.0f}" font-size="16" {TITLE} fill="#112">{part}</text>',
         f'<text x="{x:.0f}" y="{y + 15:.0f}" font-size="13.5" text-anchor="middle" fill="#334">{escape(does)}</text>',
     ]
     if station:
         lines += [
             f'<circle cx="{left:.0f}" cy="{top:.0f}" r="13" fill="#14507a"/>',
-            f'<text x="{left:.0f}" y="{top + 5:.0f}" font-size="15" font-weight="bold" text-anchor="middle" fill="#fff">'
-            f"{station}</text>",
+            f'<text x="{left:.0f}" y="{top + 5:.0f}" font-size="15" {TITLE} fill="#fff">{station}</text>',
         ]
     return lines
 
