@@ -55,7 +55,7 @@ results: .venv/ready
 # the site, in site/index.html
 docs: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(BIN)/python docs/build.py
 
 # wheel and source archive, in dist/
 dist: .venv/ready

@@ -2,7 +2,7 @@
 
 Times are ratios of processor time, which hold on a busy machine too, measured side by side in this run; the best of
 several. Peaks of memory are those of a process of its own. What one billion parameters over 100 tasks would need
-follows by arithmetic: docs/scale.md.
+follows by arithmetic: docs/how-to/scale.md.
 """
 
 import os

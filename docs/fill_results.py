@@ -1,19 +1,25 @@
-"""Puts measured figures beside the paper's into the methods' pages: `python docs/fill_results.py`.
+"""Puts measured figures into pages: `python docs/fill_results.py`.
 
-Each page has a block between `<!-- results:NAME -->` and `<!-- end -->`; it is written from results/<stream>.csv.
+A block between `<!-- results:NAME -->` and `<!-- end -->` holds the figures of a method, beside the paper's. One
+between `<!-- methods -->` and `<!-- end -->` holds a row for each method. Both are written from results/.
 """
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+from bitfreeze.lab.methods import Record, methods
 from bitfreeze.lab.results.rows import from_csv
-from bitfreeze.lab.results.table import summarise, to_markdown
+from bitfreeze.lab.results.table import Line, summarise, to_markdown
 from bitfreeze.lab.runs.columns import Row
 from bitfreeze.lab.streams import streams
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ALL_METHODS = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", re.DOTALL)
+COMPARED = {"alt_cifar": "alternating CIFAR", "five_datasets": "five datasets"}  # streams of the table of all methods
 
 
 def read_rows(stream: str) -> list[Row]:
@@ -31,12 +37,69 @@ def figures(method: str) -> str:
     return "\n".join(parts) if parts else "Not measured yet.\n"
 
 
+def all_methods() -> str:
+    """A row for each method of the registry: what it reaches, keeps, costs and needs."""
+    measured = [_comparable(summarise(read_rows(stream), stream)) for stream in COMPARED]
+    titles = ["method", *COMPARED.values(), "memory", "MB kept", "time of a step", "needs"]
+    rows = [
+        [
+            f"[`{name}`]({page_of(name)})",
+            *(found.get(name, "") for found in measured),
+            kind.record.memory,
+            *_cost(name),
+            _needs(kind.record),
+        ]
+        for name, kind in methods.items()
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [titles, ["---"] * len(titles), *rows]) + "\n"
+
+
+def page_of(method: str) -> str:
+    """The page of a method, seen from the page with all methods."""
+    if method == "blip":
+        return "../methods/directions.md"
+    pages = [file.name for file in (HERE / "methods").glob("*.md") if f"results:{method} " in file.read_text()]
+    return f"../methods/{pages[0] if pages else 'reference.md'}"
+
+
+def _comparable(lines: Sequence[Line]) -> dict[str, str]:
+    """ACC, BWT and seeds of each method, of its line that is nearest to the settings that most methods share."""
+    settings = [frozenset(line.variant.split()) for line in lines]
+    shared = Counter(settings).most_common(1)[0][0] if lines else frozenset()
+    apart = [len(mine ^ shared) for mine in settings]
+    found = {}
+    for off, line in sorted(zip(apart, lines, strict=True), key=lambda pair: (-pair[0], len(pair[1].rows))):
+        acc, bwt = (f"{line.figures()[name]['mean']:.1f}" for name in ("acc", "bwt"))
+        found[line.method] = f"{acc} / {bwt} ({len(line.rows)}){' *' if off else ''}"
+    return found
+
+
+def _cost(method: str) -> tuple[str, str]:
+    """MB after ten tasks beyond the plain network, and the time of a step beside one of fine-tuning."""
+    rows = re.findall(
+        r"^\| (\w+) \| ([\d.]+) \| .* \| (-?[\d.]+) \|$", (RESULTS / "costs.md").read_text(), re.MULTILINE
+    )
+    costs = {name: (kept, time) for name, time, kept in reversed(rows)}  # of two tables the first counts
+    return costs.get(method, ("", ""))
+
+
+def _needs(record: Record) -> str:
+    needs = {
+        "all data of earlier tasks": record.rereads,
+        "samples of earlier tasks": record.replays and not record.rereads,
+        "networks of its own": record.own_networks,
+        "the task at test time": record.scenarios == ("task",),
+    }
+    return ", ".join(need for need, is_needed in needs.items() if is_needed)
+
+
 def filled(page: str) -> str:
-    return BLOCK.sub(lambda block: f"{block[1]}\n{figures(block[2])}\n{block[3]}", page)
+    page = BLOCK.sub(lambda block: f"{block[1]}\n{figures(block[2])}\n{block[3]}", page)
+    return ALL_METHODS.sub(lambda block: f"{block[1]}\n{all_methods()}\n{block[2]}", page)
 
 
 def main() -> None:
-    for file in sorted((HERE / "methods").glob("*.md")):
+    for file in sorted(HERE.rglob("*.md")):
         file.write_text(filled(file.read_text()))
 
 

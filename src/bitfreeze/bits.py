@@ -140,8 +140,8 @@ def rounded_centre(x: Tensor, bits: Tensor, depth: int, bound: float) -> Tensor:
 def nested_centre(x: Tensor, centre: Tensor, bits: Tensor, new_bits: Tensor, depth: int, bound: float) -> Tensor:
     """The unit nearest to the parameter, moved only so far that the new interval lies inside the old one.
 
-    In integers: |c' - c| <= r - r' is what [c' - r', c' + r'] inside [c - r, c + r] means. Exact for every number of
-    tasks; where no bit was added r' = r and the centre stays.
+    In integers: ``|c' - c| <= r - r'`` is what [c' - r', c' + r'] inside [c - r, c + r] means. Exact for every number
+    of tasks; where no bit was added r' = r and the centre stays.
     """
     slack = radius(bits, depth) - radius(new_bits, depth)
     return torch.clamp(_nearest_unit(x, depth, bound), centre - slack, centre + slack)

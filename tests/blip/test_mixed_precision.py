@@ -1,4 +1,4 @@
-"""Ways to train in less than float32, as docs/precision.md shows them: weights end where they may be, in float32."""
+"""Ways to train in less than float32, as docs/how-to/precision.md shows them. Weights end where they may be."""
 
 import pytest
 import torch

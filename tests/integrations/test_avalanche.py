@@ -93,8 +93,8 @@ class NewOptimizer(SupervisedPlugin):
 
 
 def test_less_is_forgotten_with_the_plugin() -> None:
-    plain = run_block("integrations.md", "Avalanche", {"plugins=[plugin]": "plugins=[]"})
-    names = run_block("integrations.md", "Avalanche")
+    plain = run_block("how-to/integrations.md", "Avalanche", {"plugins=[plugin]": "plugins=[]"})
+    names = run_block("how-to/integrations.md", "Avalanche")
     assert plain["forgotten"] > 0.08
     assert names["forgotten"] < 0.03
     assert min(names["learned"]) > 0.85

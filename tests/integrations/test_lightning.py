@@ -68,8 +68,8 @@ def watched(**settings: Any) -> tuple[Small, BLIP]:
 
 
 def test_less_is_forgotten_with_the_callback() -> None:
-    plain = run_block("integrations.md", "Lightning", {"callbacks=[callback]": "callbacks=[]"})
-    names = run_block("integrations.md", "Lightning")
+    plain = run_block("how-to/integrations.md", "Lightning", {"callbacks=[callback]": "callbacks=[]"})
+    names = run_block("how-to/integrations.md", "Lightning")
     assert plain["forgotten"] > 0.2
     assert names["forgotten"] < 0.1
     assert min(names["learned"]) > 0.93

@@ -45,8 +45,8 @@ def ppo(env: gymnasium.Env, algorithm=PPO, **options) -> PPO:
 
 
 def test_more_is_kept_with_the_callback() -> None:
-    plain = run_block("integrations.md", "Stable-Baselines3", {", callback=callback": ""})
-    names = run_block("integrations.md", "Stable-Baselines3")
+    plain = run_block("how-to/integrations.md", "Stable-Baselines3", {", callback=callback": ""})
+    names = run_block("how-to/integrations.md", "Stable-Baselines3")
     assert min(names["learned"]) > 100  # of at most 500 steps; a cart that is steered at random stays up for 22
     assert names["kept"] > 200
     assert plain["kept"] < 50

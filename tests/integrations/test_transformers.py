@@ -64,8 +64,8 @@ def train(model: Any, folder: Path, data: Any, *callbacks: Any, resume: Any = No
 
 def test_less_is_forgotten_with_the_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    plain = run_block("integrations.md", "Transformers", {"callbacks=[callback]": "callbacks=[]"})
-    names = run_block("integrations.md", "Transformers")
+    plain = run_block("how-to/integrations.md", "Transformers", {"callbacks=[callback]": "callbacks=[]"})
+    names = run_block("how-to/integrations.md", "Transformers")
     assert max(names["learned"]) < 1  # log 24 = 3.2 is guessing
     assert plain["forgotten"] > 1.5
     assert names["forgotten"] < 0.5

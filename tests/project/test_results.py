@@ -57,7 +57,9 @@ def tables(page):
             yield [dict(zip(head, line, strict=True)) for line in lines]
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs" / "benchmarks.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", ROOT / "docs" / "explanation" / "benchmarks.md"], ids=lambda page: page.stem
+)
 def test_figures_that_are_quoted_are_in_the_tables(page):
     known = set()
     for file in TABLES:

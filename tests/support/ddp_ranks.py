@@ -166,7 +166,7 @@ def page(rank: int, count: int) -> dict[str, Any]:
     """The page's own block."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "no weight reached the edge")  # a few steps on noise
-        names = run_block("scale.md", "Your own loop with DistributedDataParallel")
+        names = run_block("how-to/scale.md", "Your own loop with DistributedDataParallel")
     return {"samples": names["report"].samples, "task": names["report"].task, "names": list(names["report"].tensors)}
 
 

@@ -143,7 +143,7 @@ def corners(rank: int, count: int) -> dict[str, Any]:
 
 def page(rank: int, count: int) -> dict[str, Any]:
     """The page's own block."""
-    report = run_block("scale.md", "FSDP2")["report"]
+    report = run_block("how-to/scale.md", "FSDP2")["report"]
     return {"samples": report.samples, "frozen": report.frozen_now}
 
 

@@ -183,7 +183,7 @@ def test_counts_of_the_real_five_datasets() -> None:
         data = stream.load(task)
         assert len(data.test) == tests[task.name]
         total = len(data.train) + len(data.valid)
-        assert total == train.get(task.name, total)  # of SVHN there may be fewer: see docs/data.md
+        assert total == train.get(task.name, total)  # of SVHN there may be fewer: see docs/how-to/data.md
         assert len(data.valid) == int(0.15 * total)
         assert set(data.test.y.tolist()) == set(range(10))
         pixels = data.test.take(slice(2000))[0]

@@ -163,7 +163,7 @@ class _AnyLayout(DataFile):
 def _open(folder: Path) -> MiniImageNet:
     read = layout_of(folder)
     if read is None:
-        raise DataCorrupt(f"{folder} has none of the three layouts: see docs/data.md")
+        raise DataCorrupt(f"{folder} has none of the three layouts: see docs/how-to/data.md")
     images = MiniImageNet(read(folder))
     if not images.names:
         raise DataCorrupt(
@@ -186,7 +186,8 @@ MINI_IMAGENET = register(
         "pictures of things and animals, 84 x 84 colour, 600 of each of 100 classes; to be put there by hand",
         files=(_AnyLayout("pictures in images/, train.csv, val.csv and test.csv", _read_counts),),
         by_hand="get ImageNet's pictures from image-net.org (after registration) and the three lists of 64, 16 and 20 "
-        "classes, or take class folders or pickled caches that you have, and put them there (docs/data.md shows how)",
+        "classes, or take class folders or pickled caches that you have, and put them there "
+        "(docs/how-to/data.md shows how)",
     )
 )
 
