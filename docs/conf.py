@@ -19,7 +19,9 @@ NAVIGATION = {
         "tutorials/finetune", "tutorials/own_loop", "tutorials/laboratory", "how-to/choosing", "reproduction",
         "explanation/index", "reference/index",
     ),
-    "tutorials/own_loop": ("how-to/integrations", "how-to/precision", "how-to/scale", "how-to/devices"),
+    "tutorials/own_loop": (
+        "how-to/using_it", "how-to/integrations", "how-to/precision", "how-to/scale", "how-to/devices",
+    ),
     "tutorials/laboratory": (
         "tutorials/own_method", "tutorials/own_stream", "tutorials/own_environments", "how-to/scenarios", "how-to/data",
         "how-to/figures",

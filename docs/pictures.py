@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/method_in_pictures.md into docs/images/, with fixed seeds: `python docs/pictures.py`."""
+"""Draws the pictures of docs/explanation/pictures.md into docs/images/, with fixed seeds: `python docs/pictures.py`."""
 
 import math
 from collections.abc import Callable

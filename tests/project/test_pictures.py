@@ -11,7 +11,7 @@ from support.scripts import script
 
 pictures = script("docs/pictures")
 readme_picture = script("docs/readme_picture")
-PAGE = (ROOT / "docs" / "method_in_pictures.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "pictures.md").read_text()
 
 
 def test_the_readmes_picture_is_that_of_results(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_every_picture_of_the_page_is_drawn(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(pictures, "TOLERANCES", (0.005, 0.5))
     pictures.main(tmp_path)
     drawn = {file.name for file in tmp_path.iterdir()}
-    shown = set(re.findall(r"\(images/(method_\w+\.svg)\)", PAGE))
+    shown = set(re.findall(r"\(\.\./images/(method_\w+\.svg)\)", PAGE))
     assert drawn == shown
     assert all("<svg" in (ROOT / "docs" / "images" / name).read_text() for name in shown)
 
