@@ -3,6 +3,7 @@
 import gc
 import io
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -169,6 +170,27 @@ def test_infinite_gradients_of_a_large_layer_without_a_bias_are_found_too(guard:
     for _ in range(60):
         optimizer.step()
     with pytest.raises(ValueError, match=NOT_FINITE[guard]):
+        blip.consolidate([torch.randn(8, 200)])
+
+
+@pytest.mark.parametrize(
+    "settings", [GUARDS["strict"], GUARDS["directions"], {"rules": Rules.directions(strongest=20)}]
+)
+@pytest.mark.parametrize("attribute", ["weight", "bias"])
+def test_one_infinite_entry_that_comes_and_goes_is_found(settings: dict[str, Any], attribute: str) -> None:
+    """The other tensor of the layer stays finite, and the clamp moves the entry to the edge of its interval."""
+    torch.manual_seed(0)
+    model = nn.Linear(200, 100)
+    blip = BLIP(model, **settings)
+    blip.attach()
+    blip.consolidate([torch.randn(8, 200)])
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(40):
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        getattr(model, attribute).grad.view(-1)[17] = torch.inf if step == 33 else 0
+        optimizer.step()
+    with pytest.raises(ValueError, match=r"has (had )?NaN or infinite entries"):
         blip.consolidate([torch.randn(8, 200)])
 
 

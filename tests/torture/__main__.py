@@ -30,10 +30,9 @@ def main() -> None:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
             found = chosen.run(rounds, Path(folder) / "here", given.seed, 60 * given.minutes)
-        done = sum(found.counts.values())
-        told = ", ".join(f"{count:,} {outcome}" for outcome, count in found.counts.most_common())
+        done, rounds = sum(found.counts.values()), min(rounds, found.most or rounds)
         print(
-            f"| {name}: {chosen.what} | {done:,} of {rounds:,} | {told} | {time.monotonic() - started:.0f} |",
+            f"| {name}: {chosen.what} | {done:,} of {rounds:,} | {found} | {time.monotonic() - started:.0f} |",
             flush=True,
         )
         for line in found.wrong[:20]:

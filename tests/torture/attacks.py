@@ -5,6 +5,7 @@ that must not be: damage that was believed, bytes that differ, a traceback. Ever
 """
 
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 
 WRONG = "WRONG"
+TELL_EVERY = 300  # seconds, in attacks that take hours
 
 
 @dataclass
@@ -24,11 +26,19 @@ class Outcomes:
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    most: int | None = None  # rounds that make sense, where an attack cannot go on for ever
+    told: float = field(default_factory=time.monotonic)  # when counts were last told
 
     def note(self, outcome: str, cause: object = "") -> None:
         self.counts[outcome] += 1
         if outcome.startswith(WRONG):
             self.wrong.append(f"{outcome}: {cause}")
+        if time.monotonic() - self.told > TELL_EVERY:
+            self.told = time.monotonic()
+            print(f"  so far: {self}", file=sys.stderr, flush=True)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count:,} {outcome}" for outcome, count in self.counts.most_common())
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 import random
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from bitfreeze.lab.results.rows import finished_rows, from_csv, to_csv
 from bitfreeze.lab.results.stored import find_run
 from bitfreeze.lab.runs.checkpoint import load_checkpoint
 from bitfreeze.lab.runs.config import Config
+from bitfreeze.lab.runs.folder import RunFolder
 from torture.attacks import WRONG, Outcomes, Setting, attack
 from torture.small_runs import Truths, do, in_child, results, small
 
@@ -33,42 +36,55 @@ def seen(config: Config, root: Path) -> tuple[Any, list[str]]:
                 if bits is None
                 else [bits.bits(name, task).tobytes() for name in bits.names for task in range(bits.tasks)]
             )
-            view = repr((finished_rows(root, config.stream), run.matrix, run.config, shown))
+            folder = RunFolder(root / config.name)  # of games, `play` takes weights
+            weights = [folder.read_tensors("weights", k) for k in range(len(list(folder.path.glob("weights/task*"))))]
+            told = [[(name, each[name].numpy().tobytes()) for name in sorted(each)] for each in weights]
+            view = repr((finished_rows(root, config.stream), run.matrix, run.config, shown, told))
         except (OSError, ValueError) as error:
             return None, [str(error)]
     return view, [str(each.message) for each in said]
 
 
-@attack("flips", short=80, long=20_000)
+EVERYTHING = 1_000_000  # rounds, more than these runs have bytes
+
+
+@attack("flips", short=80, long=EVERYTHING)
 def flip_run_files(setting: Setting, found: Outcomes) -> None:
     """a byte changed in a file of a finished run (settings, events, matrix, bits), looked at by table and show"""
     truths, root, rng = Truths(setting.folder), setting.folder / "flipped", setting.rng
-    configs = [small("blip"), strict()]
-    places = [truths.copy(config, root / config.method_options["rules"]) for config in configs]
-    for config, place in zip(configs, places, strict=True):
-        below = root / config.method_options["rules"]
-        expected, complaints = seen(config, below)
-        assert expected is not None
-        assert not complaints
-        files = [
-            f for f in sorted(place.rglob("*")) if f.is_file() and "checkpoint" not in f.parts and f.stat().st_size
-        ]
-        for file, at in chosen_bytes(files, setting.rounds // len(configs), rng):
-            if setting.is_over:
-                break
-            data = file.read_bytes()
-            file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
+    configs = [small("blip"), strict(), small("ft", "control")]
+    places = [truths.copy(config, root / str(number)) for number, config in enumerate(configs)]
+    files = {f: number for number, place in enumerate(places) for f in files_of(place) if "checkpoint" not in f.parts}
+    views = [seen(config, root / str(number)) for number, config in enumerate(configs)]
+    assert all(view is not None and not complaints for view, complaints in views)
+    for file, at in chosen_bytes(list(files), setting, found):
+        number = files[file]
+        with flipped(file, at, rng):
             try:
-                view, said = seen(config, below)
+                view, said = seen(configs[number], root / str(number))
             except Exception as error:
                 found.note(f"{WRONG} kind of error", f"{file.name}:{at} {error!r}")
-            else:
-                cause = f"{file.name} byte {at}: {said}"
-                if said and any(file.name in sentence or str(place) in sentence for sentence in said):
-                    found.note("named")
-                else:
-                    found.note("without effect" if view == expected else f"{WRONG}, believed", cause)
-            file.write_bytes(data)
+                continue
+        if said and any(file.name in sentence or str(places[number]) in sentence for sentence in said):
+            found.note("named")
+        else:
+            known = view == views[number][0]
+            found.note("without effect" if known else f"{WRONG}, believed", f"{file.name} byte {at}: {said}")
+
+
+def files_of(place: Path) -> list[Path]:
+    return [file for file in sorted(place.rglob("*")) if file.is_file() and file.stat().st_size]
+
+
+@contextmanager
+def flipped(file: Path, at: int, rng: random.Random) -> Iterator[None]:
+    """A file with one bit changed in one of its bytes."""
+    data = file.read_bytes()
+    file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
+    try:
+        yield
+    finally:
+        file.write_bytes(data)
 
 
 def strict() -> Config:
@@ -78,34 +94,37 @@ def strict() -> Config:
     return make_config("digits5", "blip", changes=changes)
 
 
-def chosen_bytes(files: list[Path], count: int, rng: random.Random) -> list[tuple[Path, int]]:
-    """Places in these files: all of them if there are no more than ``count``, else as many from each file."""
-    every = [(file, at) for file in files for at in range(file.stat().st_size)]
-    if len(every) <= count:
-        return every
-    return [(file, rng.randrange(file.stat().st_size)) for file in (rng.choice(files) for _ in range(count))]
+def chosen_bytes(files: list[Path], setting: Setting, found: Outcomes) -> Iterator[tuple[Path, int]]:
+    """Places in these files: every byte if there are rounds enough, else as many from each file."""
+    sizes = {file: file.stat().st_size for file in files}
+    found.most = sum(sizes.values())
+    if found.most <= setting.rounds:
+        places = iter([(file, at) for file, size in sizes.items() for at in range(size)])
+    else:
+        drawn = (setting.rng.choice(files) for _ in range(setting.rounds))
+        places = iter([(file, setting.rng.randrange(sizes[file])) for file in drawn])
+    return takewhile(lambda _: not setting.is_over, places)
 
 
-@attack("checkpoint-flips", short=30, long=3_000)
+@attack("checkpoint-flips", short=30, long=EVERYTHING)
 def flip_checkpoints(setting: Setting, found: Outcomes) -> None:
-    """a byte changed in a file of the newest checkpoint, which is then read"""
-    truths, rng, config = Truths(setting.folder), setting.rng, small("blip")
-    place = truths.copy(config, setting.folder / "flipped") / "checkpoint"
-    newest = sorted(place.iterdir())[-1]
-    whole = load_checkpoint(place)
-    assert whole is not None
-    files = sorted(newest.iterdir())
-    for file, at in chosen_bytes(files, setting.rounds, rng):
-        if setting.is_over:
-            break
-        data = file.read_bytes()
-        file.write_bytes(data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :])
-        with warnings.catch_warnings(record=True) as said:
+    """a byte changed in a file of a checkpoint, which is then read: of the newest, and of the last one that is left"""
+    truths, configs = Truths(setting.folder), [small("blip"), strict(), small("ft", "control")]
+    files: dict[Path, int | None] = {}  # with the number of the checkpoint that must be read in its place
+    for number, config in enumerate(configs):
+        place = truths.copy(config, setting.folder / f"newest{number}") / "checkpoint"
+        before, newest = sorted(place.iterdir())
+        files |= dict.fromkeys(files_of(newest), int(before.name))
+        alone = truths.copy(config, setting.folder / f"alone{number}") / "checkpoint"
+        shutil.rmtree(alone / newest.name)
+        files |= dict.fromkeys(files_of(alone / before.name), None)
+    for file, at in chosen_bytes(list(files), setting, found):
+        with flipped(file, at, setting.rng), warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            read = load_checkpoint(place)
-        named = any(newest.name in str(each.message) for each in said)
-        found.note("named" if named and read is not None and read.number < whole.number else f"{WRONG}, believed", at)
-        file.write_bytes(data)
+            read = load_checkpoint(file.parent.parent)
+        named = any(str(file.parent) in str(each.message) for each in said)
+        right = (None if read is None else read.number) == files[file]
+        found.note("named" if named and right else f"{WRONG}, believed", f"{file} byte {at}")
 
 
 @attack("lost-tails", short=2, long=100)

@@ -2,10 +2,13 @@
 
 import copy
 import gc
+import os
+import random
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +37,10 @@ class Mixed(Net):
         )
 
 
+class Grown(Net):
+    """A network whose head is replaced by a larger one before the task ends."""
+
+
 def world(kind: str, net: type[Net]) -> tuple[Net, BLIP]:
     """A network in the middle of its second task."""
     model = net()
@@ -43,6 +50,12 @@ def world(kind: str, net: type[Net]) -> tuple[Net, BLIP]:
     train_sgd(model, 0)
     blip.consolidate([make_task(0)])
     train_sgd(model, 1, rate=3.0)
+    if net is Grown:
+        blip.clamp_()
+        larger = nn.Linear(8, 5)
+        with torch.no_grad():
+            larger.weight[:3], larger.bias[:3] = model.heads[0].weight, model.heads[0].bias
+        model.heads[0] = larger
     return model, blip
 
 
@@ -69,13 +82,21 @@ def raw(tensor: Tensor) -> bytes:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def traced(act: Callable[[], object], look: Callable[[FrameType, str], None], opcodes: bool) -> None:
+Look = Callable[[FrameType], None]
+Place = tuple[str, int]
+BEFORE, AFTER, BETWEEN, OTHER = range(4)
+OUTCOMES = {BEFORE: "as before", AFTER: "as after", BETWEEN: f"{WRONG}, between", OTHER: f"{WRONG} end"}
+
+
+def traced(act: Callable[[], object], look: Look, opcodes: bool) -> None:
+    """Carry something out, and look at each line of the library, or at each instruction, before it is done."""
+
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if not frame.f_code.co_filename.startswith(OURS):
             return None
         frame.f_trace_opcodes = opcodes
         if event == ("opcode" if opcodes else "line"):
-            look(frame, event)
+            look(frame)
         return trace
 
     before = sys.gettrace()
@@ -86,80 +107,104 @@ def traced(act: Callable[[], object], look: Callable[[FrameType, str], None], op
         sys.settrace(before)
 
 
-def points(act: Callable[[], object], opcodes: bool) -> list[tuple[str, int, int]]:
-    """Each place that the call passes, with the number of times."""
-    seen: dict[tuple[str, int], int] = {}
-
-    def look(frame: FrameType, _: str) -> None:
-        place = frame.f_code.co_filename, frame.f_lasti if opcodes else frame.f_lineno
-        seen[place] = seen.get(place, 0) + 1
-
-    traced(act, look, opcodes)
-    return [(*place, times) for place, times in seen.items()]
+def place_of(frame: FrameType, opcodes: bool) -> Place:
+    code = frame.f_code
+    return (f"{code.co_filename}:{code.co_name}", frame.f_lasti) if opcodes else (code.co_filename, frame.f_lineno)
 
 
-def interrupted(act: Callable[[], object], place: tuple[str, int], time: int, opcodes: bool) -> bool:
-    """Whether the call was stopped at the ``time``-th passage of a place."""
-    left = [time]
+def passages(act: Callable[[], object], opcodes: bool) -> list[Place]:
+    """The places that a call passes, in order."""
+    passed: list[Place] = []
+    traced(act, lambda frame: passed.append(place_of(frame, opcodes)), opcodes)
+    return passed
 
-    def look(frame: FrameType, _: str) -> None:
-        here = frame.f_code.co_filename, frame.f_lasti if opcodes else frame.f_lineno
-        if here == place:
-            left[0] -= 1
-            if left[0] == 0:
+
+def some_of(passed: list[Place], count: int, rng: random.Random) -> set[int]:
+    """Numbers of passages: each place at one of its passages, then others, as many as there may be."""
+    order = rng.sample(range(len(passed)), len(passed))
+    at_each = {passed[number]: number for number in order}
+    others = [number for number in order if at_each[passed[number]] != number]
+    return set([*at_each.values(), *others][:count])
+
+
+class Stopper:
+    """Stops a call at chosen passages, each in a forked process of its own, while the call itself goes on.
+
+    So a passage costs a fork and what the stopped call puts back, not another call.
+    """
+
+    def __init__(self, wanted: set[int], setting: Setting, opcodes: bool) -> None:
+        self.wanted, self.setting, self.opcodes, self.passed = wanted, setting, opcodes, 0
+        self.is_child, self.said = False, setting.folder / "said"
+
+    def run(self, act: Callable[[], object], judge: Callable[[], tuple[int, str]], found: Outcomes) -> None:
+        def look(frame: FrameType) -> None:
+            number, self.passed = self.passed, self.passed + 1
+            if self.is_child or number not in self.wanted or self.setting.is_over:
+                return
+            file, at = place_of(frame, self.opcodes)
+            child = os.fork()
+            if child == 0:
+                self.is_child = True
                 raise KeyboardInterrupt
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            why = self.said.read_text() if code not in (BEFORE, AFTER) else ""
+            found.note(OUTCOMES.get(code, f"{WRONG} end"), f"{Path(file).name}:{at} {why}")
 
-    try:
-        traced(act, look, opcodes)
-    except KeyboardInterrupt:
-        return True
-    return False
+        code, why = OTHER, ""
+        try:
+            traced(act, look, self.opcodes)
+            code, why = judge() if self.is_child else (AFTER, "")
+        except BaseException as error:
+            if not self.is_child:
+                raise
+            code, why = judge() if isinstance(error, KeyboardInterrupt) else (OTHER, repr(error))
+        finally:
+            if self.is_child:
+                self.said.write_text(why)
+                os._exit(code)
 
 
 def cases() -> Iterator[tuple[str, type[Net]]]:
     for kind in KINDS:
-        yield from ((kind, net) for net in (Net, Mixed) if not (kind == "levels" and net is Mixed))
+        yield from ((kind, net) for net in (Net, Mixed, Grown) if not (kind == "levels" and net is Mixed))
 
 
 def stop_everywhere(setting: Setting, found: Outcomes, opcodes: bool) -> None:
     chosen = list(cases())
     setting.rng.shuffle(chosen)
     chosen = chosen[: max(1, min(len(chosen), setting.rounds // 40))]
+    warnings.simplefilter("ignore")
     for case, (kind, net) in enumerate(chosen):
-        warnings.simplefilter("ignore")
         base = world(kind, net)
-
-        def end_task(pair: tuple[Net, BLIP]) -> Any:
-            torch.manual_seed(7)
-            return pair[1].consolidate([make_task(1)], outside="mend")
-
-        torch.manual_seed(7)
-        first = copy.deepcopy(base)
-        before = picture(*first)
-        passed = points(lambda pair=first: end_task(pair), opcodes)  # type: ignore[misc]
-        torch.manual_seed(7)
-        after = picture(*first)
         rounds = setting.rounds // len(chosen) + (case < setting.rounds % len(chosen))
-        places = setting.rng.sample(passed, rounds) if rounds < len(passed) else passed
-        for file, at, times in places:
-            if setting.is_over:
-                break
-            pair = copy.deepcopy(base)
-            torch.manual_seed(7)
-            expected = {**before, "parameters": picture(*pair)["parameters"]}
-            stopped = interrupted(lambda p=pair: end_task(p), (file, at), setting.rng.randint(1, times), opcodes)  # type: ignore[misc]
-            now = picture(*pair)
-            cause = f"{kind} {net.__name__} {Path(file).name}:{at}"
-            if not stopped:
-                found.note("not stopped there")
-            elif now == expected:
-                found.note("as before")
-            elif now == {**after, "parameters": expected["parameters"]}:
-                found.note("as after")
-            else:
-                unlike = [key for key in now if now[key] != expected[key]]
-                found.note(f"{WRONG}, between", f"{cause}: {unlike}")
+        torch.manual_seed(7)
+        rehearsed = copy.deepcopy(base)
+        passed = passages(partial(end_task, rehearsed), opcodes)
+        torch.manual_seed(7)
+        after = picture(*rehearsed)
+        pair = copy.deepcopy(base)
+        before = picture(*pair)
+
+        after["parameters"] = before["parameters"]
+        stopper = Stopper(some_of(passed, rounds, setting.rng), setting, opcodes)
+        judge = partial(judged, pair, before, after, f"{kind} {net.__name__}")
+        stopper.run(partial(end_task, pair), judge, found)
     gc.collect()
+
+
+def judged(pair: tuple[Net, BLIP], before: Any, after: Any, case: str) -> tuple[int, str]:
+    """Whether network and BLIP are as before or as after, and what is not."""
+    now = picture(*pair)
+    unlike = [key for key in now if now[key] != before[key]]
+    if not unlike:
+        return BEFORE, ""
+    return (AFTER, "") if now == after else (BETWEEN, f"{case}: {unlike}")
+
+
+def end_task(pair: tuple[Net, BLIP]) -> None:
+    torch.manual_seed(7)
+    pair[1].consolidate([make_task(1)], outside="mend")
 
 
 @attack("interrupts", short=80, long=20_000)

@@ -41,13 +41,15 @@ def kill_at_operations(setting: Setting, found: Outcomes) -> None:
     configs = every_small()
     rng.shuffle(configs)
     operations: dict[str, int] = {}
+    left: dict[str, list[int]] = {}  # operations at which no first kill has been yet
     for number in setting.turns():
         config = configs[number % min(len(configs), max(2, setting.rounds // 4))]
         if config.command not in operations:
             operations[config.command] = operations_of(config, setting.folder / "counted", said)
-        root = setting.folder / "killed"
+        root, count = setting.folder / "killed", operations[config.command]
         shutil.rmtree(root, ignore_errors=True)
-        places = [rng.randint(1, operations[config.command]) for _ in range(rng.randint(1, 3))]
+        left[config.command] = left.get(config.command) or rng.sample(range(1, count + 1), count)
+        places = [left[config.command].pop(), *(rng.randint(1, count) for _ in range(rng.randint(0, 2)))]
         for place in places:
             in_child(lambda r=root, p=place, c=config: killed_at(c, r, p, rng), said)  # type: ignore[misc]
         compare(config, root, truths, said, found, f"{config.command} at {places}")

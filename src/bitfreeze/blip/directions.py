@@ -126,7 +126,6 @@ class Directions(WatchedTensors[HeldTensor]):
         require_float([state.slot for state in held])
         for state in held:
             state.require_shape()
-            state.check_health(state.local)
         self._hold_within_width(held, now=optimizer is None)
         self.widening.steps += optimizer is not None
         if optimizer is None:

@@ -37,6 +37,7 @@ class HeldTensor(WatchedTensor):
     @torch.no_grad()
     def hold_(self) -> None:
         if self.fisher is not None:
+            self.note_health(self.local)
             self.local.clamp_(*self.interval())
 
     def require_shape(self) -> None:

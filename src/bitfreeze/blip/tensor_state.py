@@ -47,7 +47,7 @@ class TensorState(WatchedTensor):
         """Clamp the parameter into its interval (Eq. 4). A second call changes nothing."""
         self.before_step_()
         parameter = self.local
-        self.check_health(parameter)
+        self.note_health(parameter)
         low, high = self.interval()
         parameter.clamp_(low, high)
         if self.rules.straight_through:

@@ -123,6 +123,7 @@ class TurnedLayer:
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
         turned = self.turned()
+        self.weight.note_health(turned)  # an infinite weight or bias reaches all coordinates
         radius = self.radius * self.width
         clamped = turned.clamp(-radius, radius)
         before, after = _cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)

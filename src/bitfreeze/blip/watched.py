@@ -1,7 +1,7 @@
 """The watched tensors of a model, each with a state. They follow a model whose parameters appear, move and go."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -14,8 +14,6 @@ from ..model.ranks import Ranks
 from ..model.shards import WHOLE, Layout, is_sharded, layout_of, reshard
 from .growth import has_grown
 
-SMALL, HEALTH_STEPS = 10_000, 32
-
 
 @dataclass
 class WatchedTensor(ABC):
@@ -24,8 +22,6 @@ class WatchedTensor(ABC):
     slot: Slot
     layout: Layout = field(default=WHOLE, kw_only=True)
     tasks: int = field(default=0, kw_only=True)
-    steps: int = field(default=0, kw_only=True)
-    companion: bool = field(default=False, kw_only=True)  # the same module has a small tensor under watch
     health: Tensor | float = field(default=0.0, kw_only=True)  # 0, or NaN once a step has left infinite entries
 
     SAVED: ClassVar[tuple[str, ...]] = ()  # fields that are saved: numbers
@@ -89,18 +85,11 @@ class WatchedTensor(ABC):
         for name in self.CACHES:
             setattr(self, name, None)
 
-    def check_health(self, parameter: Tensor) -> None:
-        """Note entries that are not finite, which a clamp would hide. No step waits for the sum: 0 * inf stays NaN.
-
-        A look costs a tenth of a step, so a large tensor with a small companion gets one only now and then. A cause
-        that makes a weight's gradient infinite does the same to its bias, and training that diverges goes on diverging.
-        """
-        self.steps += 1
-        if self.companion and parameter.numel() > SMALL and self.steps % HEALTH_STEPS:
-            return
+    def note_health(self, values: Tensor) -> None:
+        """Note values that are not finite, before a clamp hides them. No step waits for the sum: 0 * inf stays NaN."""
         if isinstance(self.health, Tensor):
-            self.health = self.health.to(parameter.device)
-        self.health = 0 * parameter.sum() + self.health
+            self.health = self.health.to(values.device)
+        self.health = 0 * values.sum() + self.health
 
     def take_sickness(self) -> bool:
         """Whether a step since the last call of this left entries that were not finite."""
@@ -209,7 +198,6 @@ class WatchedTensors(ABC, Generic[S]):
         gone = {name: s for name, s in {**self.absent, **self.states}.items() if id(s) not in kept}
         self.absent = {name: s for name, s in gone.items() if name not in current and s.shape is not None}
         self.states, self.modules = current, list(self.model.modules())
-        _find_companions(current.values())
 
     def bind_if_changed(self) -> None:
         """Bind if modules came or went since the last time, or a tensor got another shape."""
@@ -302,10 +290,3 @@ class WatchedTensors(ABC, Generic[S]):
 def _held_by(optimizer: Optimizer, states: Mapping[str, S]) -> list[S]:
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return [state for state in states.values() if id(state.slot.find()) in held]
-
-
-def _find_companions(states: Collection[WatchedTensor]) -> None:
-    """Note which tensors have a small tensor of the same module under watch."""
-    small = {id(m) for state in states if state.local.numel() <= SMALL for m, _ in state.slot.owners}
-    for state in states:
-        state.companion = any(id(module) in small for module, _ in state.slot.owners)

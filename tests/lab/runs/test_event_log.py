@@ -74,9 +74,11 @@ def test_another_process_that_writes_is_named(log: EventLog) -> None:
         log.append(EPOCH)
 
 
-def test_a_folder_that_was_deleted_is_named(log: EventLog) -> None:
+@pytest.mark.parametrize("wholly", [True, False])
+def test_a_folder_that_was_deleted_is_named(log: EventLog, wholly: bool) -> None:
     log.file.unlink()
-    log.file.parent.rmdir()
+    if wholly:  # else it is being deleted
+        log.file.parent.rmdir()
     with pytest.raises(RunRefused, match="was deleted while the run went on"):
         log.append(EPOCH)
 

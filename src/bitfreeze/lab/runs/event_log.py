@@ -109,7 +109,8 @@ class EventLog:
         before = self._lines.links[-1] if self._lines.links else ""
         event = replace(event, n=self.written, link=None)
         event = replace(event, link=_link(event.to_json(), before))
-        if not self.file.parent.is_dir():
+        # a folder that is being deleted may be there while its events are gone
+        if not (self.file.parent.is_dir() if self._size is None else self.file.exists()):
             raise RunRefused(f"{self.file.parent} was deleted while the run went on: start it again")
         with self.file.open("ab+") as out:
             if self._size is not None and out.tell() != self._size:
