@@ -155,7 +155,8 @@ def _solved(up: Tensor, weight: Tensor, excess: Tensor) -> Tensor:
     size = gram.diagonal(dim1=1, dim2=2).mean(1)
     ridge = 10 * torch.finfo(up.dtype).eps * size.clamp(min=LEAST)
     gram = gram + ridge[:, None, None] * torch.eye(up.shape[1], dtype=up.dtype, device=up.device)
-    return torch.linalg.solve(gram, right).squeeze(-1).mT
+    step: Tensor = torch.linalg.solve(gram, right)
+    return step.squeeze(-1).mT
 
 
 def _fitting(stays: Tensor, moves: Tensor, radius: Tensor) -> Tensor:

@@ -96,12 +96,18 @@ def save_protection(blip: BLIP, path: str | os.PathLike[str], *, strongest: int 
         ...     protect(model, f"{folder}/base.pt", tolerance=0.01)
         BLIP(bits=20, tolerance=0.01, tasks=1)
     """
+    if strongest is not None and strongest < 1:
+        raise ValueError(f"strongest must be a whole number of at least 1, got {strongest!r}")
+    write_tree(Path(path), table_for(blip, strongest))
+
+
+def table_for(blip: BLIP, strongest: int | None = None) -> Table:
+    """What ``save_protection`` writes, with its refusals."""
     if not isinstance(blip.rules, DirectionRules):
         raise ValueError("blip must hold along directions, got rules by weight; use Rules.directions()")
     if not blip.tasks:
         raise ValueError("blip must hold something, got one that has ended no task; call consolidate or protect first")
-    if strongest is not None and strongest < 1:
-        raise ValueError(f"strongest must be a whole number of at least 1, got {strongest!r}")
+    blip._bind()
     state = blip.state_dict()
     slots = {slot.name: slot for slot in find_parameters(blip.model, blip.watch)}
     for name, saved in state["tensors"].items():
@@ -109,7 +115,7 @@ def save_protection(blip: BLIP, path: str | os.PathLike[str], *, strongest: int 
             raise ValueError(
                 f"'{name}' must be as it was measured, got other weights; save the protection before you train"
             )
-    write_tree(Path(path), table_of(state, strongest))
+    return table_of(state, strongest)
 
 
 def read_protection(path: str | os.PathLike[str]) -> Table:

@@ -31,7 +31,7 @@ Table = dict[str, Any]
 def table_of(state: Mapping[str, Any], strongest: int | None = None) -> Table:
     """The table of a state, with at most so many directions of each side of a layer."""
     turnings = {name: Turning.loaded(saved) for name, saved in state["directions"].items()}
-    tensors = dict(state["tensors"])
+    tensors = {name: dict(saved) for name, saved in state["tensors"].items() if saved["tasks"]}
     if strongest is not None:
         for name, turning in turnings.items():
             turnings[name] = _with_fewer(turning, strongest, _parts(name, turning, tensors))
