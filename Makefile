@@ -15,7 +15,7 @@ demo: .venv/ready
 test: check
 	$(BIN)/python -m pytest -n 2
 
-# the same, and the plug-ins inside Avalanche, Lightning, Transformers and Stable-Baselines3, and sweeps on Ray and SLURM
+# the same, and the plug-ins inside Avalanche, Lightning, Transformers, PEFT and Stable-Baselines3, and sweeps on Ray and SLURM
 test-all: check .venv-all/ready
 	.venv-all/bin/python -m pytest -n 2
 
@@ -70,7 +70,7 @@ dist: .venv/ready
 .venv-all/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-all
 	.venv-all/bin/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[dev,lab,atari,avalanche,lightning,transformers,sb3,ray,slurm]"
+		--editable ".[dev,lab,atari,avalanche,lightning,transformers,peft,sb3,ray,slurm]"
 	touch $@
 
 .venv-torch-%/ready: pyproject.toml constraints.txt

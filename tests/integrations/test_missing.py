@@ -9,6 +9,7 @@ EXTRAS = {
     "avalanche": "avalanche",
     "lightning": "lightning",
     "transformers": "transformers",
+    "peft": "peft",
     "stable_baselines3": "sb3",
 }
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.optim import SGD
 
-from bitfreeze import BLIP, Rules, diagonal_fisher
+from bitfreeze import BLIP, Rules, diagonal_fisher, protect
+from bitfreeze.blip.protection import table_of
 from bitfreeze.lab.methods import methods
 from bitfreeze.lab.nets import MultiHead, build_network
 from bitfreeze.lab.results.stored import find_runs
@@ -260,3 +261,21 @@ def test_codes_that_are_taken_away_are_missed_where_they_are_used(tmp_path: Path
     blind = acl_codes.codes(net, 0, stream.load(stream.tasks[0]).test)
     assert blind.without_private == blind.accuracy
     assert blind.shared_spread == found[0].shared_spread > 0
+
+
+def test_the_bytes_of_a_protection_are_those_of_the_arithmetic() -> None:
+    adapters = script("benchmarks/adapters")
+    net = torch.nn.Sequential(*(torch.nn.Linear(96, 96, bias=False) for _ in range(3)))
+    table = table_of(protect(net, [torch.randn(128, 96)], rules=Rules.directions(strongest=16)).state_dict())
+    saved = [*table["directions"].values(), *(tensor["fisher"] for tensor in table["tensors"].values())]
+    size = sum(value.nbytes for part in saved for value in part.values() if isinstance(value, Tensor))
+    assert size == adapters.file_bytes(adapters.Model(1, ((96, 96, 3),)), 16)
+
+
+def test_a_measured_hold_has_something_to_do() -> None:
+    adapters = script("benchmarks/adapters")
+    torch.manual_seed(0)
+    held = adapters.layer(48, 64, 8)
+    term = adapters.Term(torch.randn(4, 64) / 8, torch.randn(48, 4) * 0.01, 2.0)
+    before = held.cost([term])
+    assert held.hold_([term], 1.0) < 0.5 * before

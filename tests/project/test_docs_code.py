@@ -15,6 +15,7 @@ from support.checkout import ROOT
 DOCS = ROOT / "docs"
 ELSEWHERE = {  # blocks that need a library of their own (tests/integrations), or several ranks (tests/*_ranks.py)
     "integrations.md",
+    "finetune.md",
     "scale.md",
 }
 PAGES = sorted(

@@ -2,6 +2,7 @@
 
 from .blip import BLIP
 from .consolidation import Consolidation
+from .protecting import protect, save_protection
 from .rules import Rules
 
-__all__ = ["BLIP", "Consolidation", "Rules"]
+__all__ = ["BLIP", "Consolidation", "Rules", "protect", "save_protection"]

@@ -76,6 +76,11 @@ def _tensors(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from _tensors(item, (*path, str(k)))
 
 
+def weights_hash(tensor: Tensor) -> str:
+    """Hash of the values of weights in float32. The same values in half precision have the same hash."""
+    return _hash(tensor.detach().float())
+
+
 def _hash(tensor: Tensor) -> str:
     if is_sharded(tensor) or tensor.is_meta:
         return ANYTHING

@@ -1,14 +1,10 @@
 """BLIP's state as one safetensors file, for libraries whose checkpoints are folders. Nothing is pickled."""
 
-import json
 import os
 from pathlib import Path
 
-from safetensors import safe_open
-from safetensors.torch import save_file
-
 from ..blip.blip import BLIP
-from ..model.trees import decode, encode
+from ..model.trees import read_tree, write_tree
 
 NAME = "blip.safetensors"
 
@@ -22,10 +18,7 @@ def save_state(blip: BLIP, folder: str | os.PathLike[str]) -> None:
         blip: the BLIP to save.
         folder: a folder that exists.
     """
-    tree, tensors = encode(blip.state_dict())
-    aside = Path(folder) / f".{NAME}.part"
-    save_file(tensors, aside, metadata={"state": json.dumps(tree)})
-    aside.replace(Path(folder) / NAME)
+    write_tree(Path(folder) / NAME, blip.state_dict())
 
 
 def load_state(blip: BLIP, folder: str | os.PathLike[str]) -> None:
@@ -37,13 +30,9 @@ def load_state(blip: BLIP, folder: str | os.PathLike[str]) -> None:
 
     Raises:
         FileNotFoundError: the folder has no ``blip.safetensors``.
-        ValueError: the state is that of another model or of other settings.
+        ValueError: the file is damaged, or the state is that of another model or of other settings.
     """
     path = Path(folder) / NAME
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give the folder of a checkpoint that was written with BLIP")
-    with safe_open(path, framework="pt") as file:
-        tree = json.loads(file.metadata()["state"])
-        # Cloned, because a tensor that is mapped from a file changes with the file.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - file is no mapping
-    blip.load_state_dict(decode(tree, tensors))
+    blip.load_state_dict(read_tree(path))

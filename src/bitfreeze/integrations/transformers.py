@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .._messages import install
@@ -98,6 +99,67 @@ def likelihood(model: Any, batch: Mapping[str, Tensor]) -> Likelihood:
     """
     logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
     return LIKELIHOODS[_kind(model)](model, logits, batch)
+
+
+def own_text(
+    model: Any, samples: int = 256, length: int = 128, *, begin: int | None = None, batch: int = 16, seed: int = 0
+) -> list[dict[str, Tensor]]:
+    """Text that a generative language model writes itself, as data to protect it with where its own are not at hand.
+
+    Each sample starts at the token of the beginning, and each next token is drawn from the model, at temperature 1.
+
+    Args:
+        model: a Transformers model with ``generate``.
+        samples: number of samples.
+        length: tokens of a sample, with the first. A sample that ends earlier is padded.
+        begin: token that a text begins with. Default: the ``bos_token_id`` of the model's configuration.
+        batch: samples that are written side by side.
+        seed: of the draws. Random states outside stay as they are.
+
+    Returns:
+        Batches with ``input_ids`` and ``attention_mask``, for ``likelihood``.
+
+    Raises:
+        ValueError: the model cannot generate, names no first token, or reads fewer tokens than ``length``.
+
+    Example:
+        ```python
+        blip = bitfreeze.protect(model, own_text(model), lambda batch: likelihood(model, batch))
+        ```
+    """
+    if not getattr(model, "can_generate", bool)():
+        raise ValueError(f"model must write text, got {type(model).__name__}; give data of your own")
+    config = model.config
+    begin = config.bos_token_id if begin is None else begin
+    if begin is None:
+        raise ValueError("begin must be the token that a text begins with, got none in the model's configuration")
+    most = getattr(config, "max_position_embeddings", None) or length
+    if not 2 <= length <= most:
+        raise ValueError(f"length must be from 2 to {most}, which is what the model reads, got {length}")
+    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+    ends = [end for end in ends if end is not None]
+    batches, training = [], model.training
+    model.eval()
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(seed)
+            for first in range(0, samples, batch):
+                start = torch.full((min(batch, samples - first), 1), begin, device=model.device)
+                tokens = model.generate(
+                    start, attention_mask=torch.ones_like(start), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+                    max_new_tokens=length - 1, pad_token_id=ends[0] if ends else begin, eos_token_id=ends or None,
+                )  # fmt: skip
+                batches.append({"input_ids": tokens, "attention_mask": _until_end(tokens, ends)})
+    finally:
+        model.train(training)
+    return batches
+
+
+def _until_end(tokens: Tensor, ends: list[int]) -> Tensor:
+    """1 for the tokens of a text up to its end, which the first token cannot be."""
+    is_end = torch.isin(tokens, torch.tensor(ends, dtype=tokens.dtype, device=tokens.device))
+    is_end[:, 0] = False
+    return (is_end.cumsum(1) - is_end.long() == 0).long()
 
 
 def _kind(model: Any) -> Any:

@@ -1,0 +1,121 @@
+"""Low-rank adapters of a model whose own weights stay: held so that the merged weights keep what was measured.
+
+With B = 0 the Fisher of A is 0, so watching A and B protects nothing. What is held is the change s B A of each weight,
+in the intervals that the weight itself has (low_rank.py).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ..model.autocast import without_autocast
+from .attachment import Attachment
+from .directions import DRIFT_FACTOR
+from .low_rank import LowRankLayer, Term, without_bias
+from .protection import Table, entries_of, loaded_turning
+from .widening import Widening
+
+Terms = Callable[[], Sequence[Term]]  # the products that a layer's weight has besides itself, now
+
+
+class HeldAdapters:
+    """Keeps the change of layers by their adapters within a tolerance. ``bitfreeze.integrations.peft`` makes one.
+
+    Args:
+        table: what was measured, as ``bitfreeze.blip.protection.table_of`` has it.
+        layers: by the name of a layer's weight in the table, what its adapters are now.
+        tolerance: nats a sample (a predicted token, for sequences) that the adapters may cost.
+    """
+
+    def __init__(self, table: Table, layers: Mapping[str, Terms], tolerance: float) -> None:
+        self.tolerance, self.positions = tolerance, float(table["positions"])
+        prior = table["prior"] * tolerance
+        self.terms = dict(layers)
+        self.layers = {name: _layer(table, name, prior) for name in layers}
+        # Intervals are for as many coordinates as there are weights. Adapters move fewer, so theirs may be wider. The
+        # width shrinks as soon as the estimated cost is above the tolerance.
+        entries = sum(_numel(saved["shape"]) for saved in table["tensors"].values() if "shape" in saved)
+        moving = sum(
+            term.up.numel() + term.down.numel() for terms in layers.values() for term in terms() if term.learns
+        )
+        self.widening = Widening(max(1.0, sqrt(entries / max(1, moving))))
+        self.attachment: Attachment | None = None
+
+    def attach(self) -> Attachment:
+        """Hold the adapters after each step of whatever optimizer steps them. Ends with this object."""
+        if self.attachment is None or not self.attachment.active:
+            self.attachment = Attachment(self, None)
+        return self.attachment
+
+    @torch.no_grad()
+    @without_autocast
+    def clamp_(self) -> None:
+        """Move the adapters to where the merged weights lie in their intervals. A second call changes nothing."""
+        while self._spent(self._hold_()):
+            pass
+
+    @torch.no_grad()
+    @without_autocast
+    def drift(self) -> float:
+        """Estimated nats a sample (a predicted token) that the active adapters cost, without any data."""
+        costs = [self.layers[name].cost(terms) for name, terms in self._current().items()]
+        return DRIFT_FACTOR * sum(costs) / self.positions
+
+    def nbytes(self) -> int:
+        """Bytes of state, which do not grow with tasks."""
+        return sum(
+            tensor.nbytes
+            for layer in self.layers.values()
+            for tensor in (*layer.turning.tensors().values(), layer.rows, layer.columns)
+        )
+
+    def _current(self) -> dict[str, Sequence[Term]]:
+        found = {name: terms() for name, terms in self.terms.items()}
+        return {name: terms for name, terms in found.items() if terms}
+
+    def _hold_(self) -> float:
+        """Hold with the width in force. Returns the share of the tolerance that is spent."""
+        width = self.widening.width
+        cost = sum(self.layers[name].hold_(terms, width) for name, terms in self._current().items())
+        return DRIFT_FACTOR * cost / (self.positions * self.tolerance)
+
+    def _spent(self, share: float) -> bool:
+        """Set the width by the share of the tolerance that is spent. Returns whether intervals are narrower now."""
+        width = self.widening.width
+        self.widening.set(share)
+        return self.widening.width < width
+
+    def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """Nothing to do."""
+
+    def _after_step(self, optimizer: Optimizer) -> bool:
+        stepped = {p.untyped_storage().data_ptr() for group in optimizer.param_groups for p in group["params"]}
+        learning = (t.up for terms in self._current().values() for t in terms if t.learns)
+        if not any(up.untyped_storage().data_ptr() in stepped for up in learning):
+            return False
+        self.widening.steps += 1
+        self.clamp_()
+        return True
+
+
+def _layer(table: Table, name: str, prior: float) -> LowRankLayer:
+    turning, saved = loaded_turning(table["directions"][name]), table["tensors"][name]
+    inputs = _numel(saved["shape"][1:])
+    turning = without_bias(turning) if turning.inputs.shape[1] > inputs else turning
+    sums = {"rows": torch.zeros(saved["shape"][0]), "columns": torch.zeros(inputs)}
+    if "fisher" in saved:
+        sums = saved["fisher"] if "rows" in saved["fisher"] else _sums(entries_of(saved["fisher"], saved["shape"]))
+    return LowRankLayer(turning, sums["rows"], sums["columns"], prior)
+
+
+def _sums(fisher: Tensor) -> dict[str, Tensor]:
+    matrix = fisher.reshape(len(fisher), -1)
+    return {"rows": matrix.sum(1), "columns": matrix.sum(0) / matrix.sum().clamp(min=torch.finfo().tiny)}
+
+
+def _numel(shape: Any) -> int:
+    return int(torch.Size(shape).numel())
