@@ -11,6 +11,7 @@ from .catalog import DataFile, Dataset, Download, array_digest, datasets, regist
 from .checking import FileCheck, Status, Verification, status, verify, where
 from .cifar import load_cifar10, load_cifar100
 from .digits import load_digits
+from .efficientnet_lite0 import load_efficientnet_lite0
 from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
 from .getting import Got, get
 from .idx import read_idx
@@ -47,6 +48,7 @@ __all__ = [
     "load_cifar10",
     "load_cifar100",
     "load_digits",
+    "load_efficientnet_lite0",
     "load_fashion_mnist",
     "load_mini_imagenet",
     "load_mnist",

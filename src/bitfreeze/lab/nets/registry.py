@@ -9,6 +9,7 @@ from ..registry import Registry
 from ..scenario import Scenario
 from . import actor_critic
 from .alexnet import alexnet
+from .efficientnet import efficientnet_lite0
 from .mlp import mlp
 from .multihead import MultiHead
 from .resnet import resnet18
@@ -70,6 +71,7 @@ def build_network(
 register_network("mlp", "linear layers with ReLU", mlp, quick=True)
 register_network("alexnet", "the AlexNet of HAT", alexnet)
 register_network("resnet18", "ResNet-18 of the paper", resnet18)
+register_network("efficientnet_lite0", "EfficientNet-Lite0 with weights of ImageNet", efficientnet_lite0)
 for _name, _text in (
     ("paper", "actor-critic of the paper for Atari: convolutions 32, 64, 128, linear 1024"),
     ("nature", "actor-critic for Atari: convolutions 32, 64, 64, linear 512"),
