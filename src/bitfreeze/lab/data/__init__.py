@@ -22,7 +22,10 @@ from .mnist import load_fashion_mnist, load_mnist
 from .notmnist import load_notmnist
 from .progress import Progress, Step
 from .root import data_root
+from .stories15m import LlamaShape, PretrainedLlama, load_stories15m
 from .svhn import load_svhn
+from .texts import load_texts
+from .tokenizer import Tokenizer
 
 __all__ = [
     "Contents",
@@ -36,10 +39,13 @@ __all__ = [
     "FileCheck",
     "Got",
     "Images",
+    "LlamaShape",
     "MiniImageNet",
+    "PretrainedLlama",
     "Progress",
     "Status",
     "Step",
+    "Tokenizer",
     "Verification",
     "array_digest",
     "data_root",
@@ -53,7 +59,9 @@ __all__ = [
     "load_mini_imagenet",
     "load_mnist",
     "load_notmnist",
+    "load_stories15m",
     "load_svhn",
+    "load_texts",
     "read_idx",
     "register",
     "status",

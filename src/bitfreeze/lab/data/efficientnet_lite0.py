@@ -1,7 +1,6 @@
 """Weights of EfficientNet-Lite0, trained on ImageNet (Google, 2020; converted to torch by R. Wightman and others)."""
 
 import shutil
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +47,6 @@ EFFICIENTNET_LITE0 = register(
 )
 
 
-@cache  # several networks of a process start from the same tensors
 def load_efficientnet_lite0(root: Path | str | None = None) -> dict[str, Tensor]:
     """The weights from ``root`` (default: the data root), by the names of the file."""
     ((names, *arrays),) = read_dataset(EFFICIENTNET_LITE0, root)

@@ -18,7 +18,7 @@ class FineTuning(Method):
         "ft",
         "fine-tuning: one task after another, nothing protected",
         data_parallel=True,
-        trainers=("supervised", "reinforcement"),
+        trainers=("supervised", "language", "reinforcement"),
         scenarios=ANY_SCENARIO,
     )
 

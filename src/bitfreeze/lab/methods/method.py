@@ -57,6 +57,11 @@ class Record:
 ANY_SCENARIO: tuple[Scenario, ...] = ("task", "domain", "class")  # of methods that never look at the task
 
 
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over samples and, where there are several, their positions: scores [n, ..., classes]."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+
+
 def adam(parameters: Sequence[Tensor], lr: float, eps: float = 1e-8) -> Adam:
     """Adam in one kernel where torch has one for the device of the parameters."""
     return Adam(parameters, lr=lr, eps=eps, fused=_in_one_kernel(parameters))
@@ -129,7 +134,7 @@ class Method:
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean loss over the samples of a batch, without the penalty. Validation calls it too: it changes no state."""
-        return F.cross_entropy(self.logits(batch.x, batch.task), batch.y)
+        return cross_entropy(self.logits(batch.x, batch.task), batch.y)
 
     def penalty(self, task: Task) -> Tensor | None:
         """Term that is added to every loss, in validation too. None adds nothing."""
@@ -145,7 +150,7 @@ class Method:
         """Close a task: called after the best weights were restored and before the evaluation."""
 
     def logits(self, x: Tensor, task: Task) -> Tensor:
-        """Class scores of the heads for this task, for evaluation."""
+        """Class scores of the heads for this task, or [n, positions, tokens], for evaluation."""
         scores: Tensor = self.net(x, task.index)
         return scores
 

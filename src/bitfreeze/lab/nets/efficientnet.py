@@ -98,10 +98,8 @@ class EfficientNetLite0(nn.Module):
         own = {}
         for name in self.state_dict():
             *place, layer, kind, value = name.split(".")
-            published = NAMES[layer][kind == "norm"]
-            own[name] = state[
-                ".".join([*(f"_{word}" if word == "blocks" else word for word in place), published, value])
-            ]
+            block = [f"_{place[0]}", place[1]] if place else []
+            own[name] = state[".".join([*block, NAMES[layer][kind == "norm"], value])]
         self.load_state_dict(own)
 
 

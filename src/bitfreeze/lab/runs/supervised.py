@@ -47,6 +47,8 @@ class SupervisedRun(Run):
         current = Training(self.method, self.net, task, data, self.config.settings, self._task_seed(task))
         if state is not None:
             current.load_state_dict(state)
+        if task.known:
+            return data
         for epoch in current.epochs():
             self._note(task, epoch)
             self._save_now_and_then(current.state_dict())

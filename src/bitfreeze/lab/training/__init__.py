@@ -1,12 +1,13 @@
 """Supervised training: the loop, the schedule, evaluation."""
 
 from .evaluation import Accuracies, accuracies, accuracy
+from .nats import nats
 from .loop import Epoch, Training
 from .parallel import share_random_state
 from .placement import placed, placed_data
 from .schedule import Plateau, Settings
 
 __all__ = [
-    "Accuracies", "Epoch", "Plateau", "Settings", "Training", "accuracies", "accuracy", "placed", "placed_data",
+    "Accuracies", "Epoch", "Plateau", "Settings", "Training", "accuracies", "accuracy", "nats", "placed", "placed_data",
     "share_random_state",
 ]  # fmt: skip
