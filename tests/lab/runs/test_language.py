@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitfreeze.lab import table
+from bitfreeze.lab import figure, table
 from bitfreeze.lab.methods import make_method, methods
 from bitfreeze.lab.nets import build_network
 from bitfreeze.lab.results.stored import read_runs
@@ -89,6 +89,10 @@ def test_the_table_has_losses_of_the_base_and_of_each_text(tmp_path):
     assert row["base_rise"] == pytest.approx(final[0] - row["before stories"], abs=2e-4)
     assert row["new"] == pytest.approx((row["learned Shakespeare"] + row["learned Wikipedia"]) / 2, abs=1e-4)
     assert "| stories | Shakespeare | Wikipedia |" in str(found)
+    (base, new), other = (row["base_rise"], row["new"]), "tradeoff shows accuracies, and these are runs of texts"
+    assert f"ft: {base:+.3f} against {new:.3f}" in figure("skills", "text5", root=tmp_path).words
+    with pytest.raises(ValueError, match=other):
+        figure("tradeoff", "text5", root=tmp_path)
     assert "AdamW lr 0.0002, batch 8, 1 epochs of 24 windows of 16 tokens a task" in row["protocol"]
 
 
