@@ -23,10 +23,10 @@ SHARE = 0.15  # of a text that is held for validation, and as much for tests
 def text5(
     *,
     seed: Seed = 0,
-    length: Annotated[int, "tokens of a window"] = 128,
+    length: Annotated[int, "tokens of a window"] = 64,
     train: Annotated[int, "windows of each text to train on; with training.batch they give the steps"] = 480,
     base: Annotated[int, "windows of stories that stand for what the model knows: measured or replayed"] = 48,
-    test: Annotated[int, "windows of each text to test on"] = 32,
+    test: Annotated[int, "windows of each text to test on"] = 48,
     tasks: TaskCount = 6,
 ) -> Stream:
     """Stories, which are known, then Shakespeare, Wikipedia, package leaflets, German captions and Python source."""
