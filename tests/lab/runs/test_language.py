@@ -99,6 +99,8 @@ def test_the_table_has_losses_of_the_base_and_of_each_text(tmp_path):
 def test_methods_without_a_part_in_language_are_refused():
     with pytest.raises(ValueError, match="hat has no part in language learning"):
         small("hat")
+    with pytest.raises(ValueError, match="no setting of stream 'scenario'"):
+        small("ft", "stream.scenario=class")
 
 
 def test_what_blip_holds_changes_less(tmp_path):

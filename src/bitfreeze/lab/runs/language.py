@@ -50,6 +50,6 @@ kinds.register(
         compared_by="loss",
         unit="nats a token",
         preface=PREFACE,
-        stream_options=options_of(make_stream),
+        stream_options={"tuning": options_of(make_stream)["tuning"]},  # all tasks share one output: no scenarios
     ),
 )

@@ -1,8 +1,8 @@
 """Supervised training: the loop, the schedule, evaluation."""
 
 from .evaluation import Accuracies, accuracies, accuracy
-from .nats import nats
 from .loop import Epoch, Training
+from .nats import nats
 from .parallel import share_random_state
 from .placement import placed, placed_data
 from .schedule import Plateau, Settings
