@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from bitfreeze.lab.data import DataMissing
+from bitfreeze.lab.data import BEGIN, DataMissing, load_stories15m
+from bitfreeze.lab.nets import pretrained_llama
 from bitfreeze.lab.streams import make_stream
 from bitfreeze.lab.streams.text5 import EASY, windows
 from support.pretrained import take_as_they_are, write_language
@@ -75,6 +76,24 @@ def test_tuning_never_looks_at_what_is_tested(made):
             assert torch.equal(part.test.x, whole.valid.x)
         else:
             assert len(part.train) + len(part.test) == 40
+
+
+def test_the_base_may_be_what_the_model_writes_itself(made):
+    stream, own = small(), small(base_text="own")
+    real, written = stream.load(stream.tasks[0]), own.load(own.tasks[0])
+    assert written.train.x.shape == real.train.x.shape
+    assert set(written.train.x[:, 0].tolist()) == {BEGIN}
+    assert torch.equal(written.test.x, real.test.x)
+    assert torch.equal(written.train.x, small(base_text="own").load(own.tasks[0]).train.x)
+
+
+def test_texts_are_drawn_from_the_model(made):
+    """First tokens of many texts against the model's own odds."""
+    model = pretrained_llama(load_stories15m())
+    texts = model.write(4000, 2, torch.Generator().manual_seed(0))
+    odds = model.scores(model(torch.tensor([[BEGIN]])))[0, 0].softmax(-1).detach()
+    found = texts[:, 1].bincount(minlength=len(odds)) / 4000
+    assert (found - odds).abs().sum() < 2 * (2 * odds * (1 - odds) / (torch.pi * 4000)).sqrt().sum()
 
 
 def test_another_seed_draws_other_windows(made):

@@ -25,9 +25,10 @@ from .root import data_root
 from .stories15m import LlamaShape, PretrainedLlama, load_stories15m
 from .svhn import load_svhn
 from .texts import load_texts
-from .tokenizer import Tokenizer
+from .tokenizer import BEGIN, Tokenizer
 
 __all__ = [
+    "BEGIN",
     "Contents",
     "DataCorrupt",
     "DataFile",

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import LlamaShape, load_stories15m
+from ..data import BEGIN, LlamaShape, PretrainedLlama, load_stories15m
 from ..precision import in_full
 from .multihead import MultiHead
 
@@ -76,6 +76,19 @@ class Llama(nn.Module):
         y: Tensor = self.norm(self.blocks(F.embedding(tokens, self.embedding)))
         return y
 
+    def scores(self, features: Tensor) -> Tensor:
+        """Scores of the next token, from features [..., width]."""
+        return F.linear(features, self.embedding)
+
+    @torch.no_grad()
+    def write(self, count: int, length: int, generator: torch.Generator) -> Tensor:
+        """Texts [count, length] drawn from the model, each from the token of its beginning."""
+        tokens = torch.full((count, 1), BEGIN)
+        while tokens.shape[1] < length:
+            odds = self.scores(self(tokens)[:, -1]).softmax(-1)
+            tokens = torch.cat([tokens, torch.multinomial(odds, 1, generator=generator)], 1)
+        return tokens
+
     def load_published(self, weights: dict[str, Tensor]) -> None:
         """Take the weights of the published file."""
         own = {"embedding": weights["embedding"], "norm.weight": weights["norm"]}
@@ -102,13 +115,17 @@ class LanguageModel(MultiHead):
         super().__init__(backbone, 0, ())
 
     def scores(self, features: Tensor, task: int) -> Tensor:
-        return in_full(self._last, features)
+        return in_full(self.backbone.scores, features)
 
     def of_task(self, task: int) -> list[nn.Parameter]:
         return []
 
-    def _last(self, features: Tensor) -> Tensor:
-        return F.linear(features, self.backbone.embedding)
+
+def pretrained_llama(published: PretrainedLlama) -> Llama:
+    """The Llama of a published file."""
+    backbone = Llama(published.shape)
+    backbone.load_published(published.weights)
+    return backbone
 
 
 def stories15m(
@@ -130,8 +147,7 @@ def stories15m(
             f"inputs of stories15m must be at most {published.shape.context} tokens, got shape {tuple(shape)}; "
             "lower stream.length"
         )
-    backbone = Llama(published.shape)
-    backbone.load_published(published.weights)
+    backbone = pretrained_llama(published)
     if train == "linear":
         backbone.hold_all_but_linear()
     return LanguageModel(backbone)

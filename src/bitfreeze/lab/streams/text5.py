@@ -2,12 +2,13 @@
 
 import re
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from ..data import Tokenizer, load_stories15m, load_texts
+from ..nets import pretrained_llama
 from ..tasks import Split, Task, TaskData
 from .registry import register_stream
 from .stream import Seed, Stream, TaskCount, first_tasks
@@ -25,6 +26,9 @@ def text5(
     seed: Seed = 0,
     length: Annotated[int, "tokens of a window"] = 64,
     train: Annotated[int, "windows of each text to train on; with training.batch they give the steps"] = 480,
+    base_text: Annotated[
+        Literal["stories", "own"], "text that stands for the base: stories, or what the model itself writes"
+    ] = "stories",
     base: Annotated[int, "windows of stories that stand for what the model knows: measured or replayed"] = 48,
     test: Annotated[int, "windows of each text to test on"] = 48,
     tasks: TaskCount = 6,
@@ -34,18 +38,19 @@ def text5(
         if count < 8:
             raise ValueError(f"stream.{name} must be at least 8, got {count}")
     kinds = [("stories", *DOMAINS)[k] for k in first_tasks(list(range(6)), tasks)]
-    tokenizer = cache(lambda: load_stories15m().tokenizer)
+    published = cache(load_stories15m)
     texts = cache(load_texts)
 
     @cache  # a text is encoded once
     def data(index: int) -> TaskData:
-        drawn = torch.Generator().manual_seed(seed)
         text, wanted = texts()[kinds[index]], train if index else base
-        parts = _split_text(tokenizer(), text, length) if index else _split_stories(tokenizer(), text, length)
+        parts = (_split_text if index else _split_stories)(published().tokenizer, text, length)
+        if not index and base_text == "own":
+            parts[0] = pretrained_llama(published()).write(base, length + 1, _drawing(seed))
         counts = (wanted, test, test)
-        return TaskData(*(_some(part, n, drawn, kinds[index]) for part, n in zip(parts, counts, strict=True)))
+        return TaskData(*(_some(part, n, seed, kinds[index]) for part, n in zip(parts, counts, strict=True)))
 
-    vocabulary = len(tokenizer())
+    vocabulary = len(published().tokenizer)
     named = tuple(Task(k, NAMES.get(kind, kind), vocabulary, known=k == 0) for k, kind in enumerate(kinds))
     return Stream("text5", (length,), named, lambda task: data(task.index))
 
@@ -69,11 +74,16 @@ def windows(tokens: Tensor, length: int) -> Tensor:
     return tokens[: len(tokens) // (length + 1) * (length + 1)].view(-1, length + 1)
 
 
-def _some(found: Tensor, count: int, drawn: torch.Generator, kind: str) -> Split:
+def _some(found: Tensor, count: int, seed: int, kind: str) -> Split:
     if not len(found):
         raise ValueError(f"the text of {kind} must have some windows for each purpose, got none; lower stream.length")
-    chosen = found[torch.randperm(len(found), generator=drawn)[:count]]
+    chosen = found[torch.randperm(len(found), generator=_drawing(seed))[:count]]
     return Split(chosen[:, :-1].clone(), chosen[:, 1:].clone(), (), ())
+
+
+def _drawing(seed: int) -> torch.Generator:
+    """For one draw each, so that other windows of one part leave the other parts as they are."""
+    return torch.Generator().manual_seed(seed)
 
 
 register_stream(
