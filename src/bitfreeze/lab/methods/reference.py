@@ -133,7 +133,7 @@ class Replay(Method):
         count = len(batch.y)
         old = min(int((torch.rand(count) < self.share).sum()), count - 1)
         new = replace(batch, x=batch.x[old:], y=batch.y[old:])
-        return self.step([new, *(self.kept.draw(old) if old else [])], optimizers)
+        return self.step([new, *self.kept.draw(old)], optimizers)
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.kept.keep(task, data.train)
