@@ -29,7 +29,11 @@ _AXES = {
 }
 
 
-@register_figure("skills", "what is left of the first task, or of a pretrained base, against what is learned after it")
+@register_figure(
+    "skills",
+    "what is left of the first task, or of a pretrained base, against what is learned after it",
+    "Up and to the right is better: more is learned, and less of the base is lost. Bars are deviations over seeds.",
+)
 def skills(runs: list[StoredRun]) -> Drawing:
     from matplotlib.figure import Figure
 
