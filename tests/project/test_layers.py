@@ -24,7 +24,8 @@ ROWS = (
     ("lab.runs",),
     ("lab.training", "lab.rl"),
     ("lab.methods", "lab.streams"),
-    ("lab.nets", "lab.data", "lab.tasks"),
+    ("lab.nets",),
+    ("lab.data", "lab.tasks"),
     ("lab helpers",),  # every other file directly below lab/
     ("", "integrations"),  # the library's public names, and BLIP inside other libraries
     ("blip",),

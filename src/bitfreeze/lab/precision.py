@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 Precision = Annotated[
     Literal["float32", "bf16"], "forward passes of training and evaluation; bf16 takes less time where it is built in"
@@ -27,7 +27,7 @@ def passes_in(precision: str, device: torch.device) -> Passes:
     return lambda: torch.autocast(device.type, torch.bfloat16)
 
 
-def in_full(layer: nn.Module, x: Tensor) -> Tensor:
+def in_full(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """The output of a layer without autocast, in float32 where ``x`` has less."""
     result: Tensor
     if torch.is_autocast_enabled(x.device.type):

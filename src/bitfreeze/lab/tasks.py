@@ -24,6 +24,7 @@ class Task:
         classes: number of the task's own classes.
         likelihood: maps the scores of the network for this task to the distribution of the labels.
         first_label: the lowest label. It is 0, or the number of classes of all earlier tasks where one head grows.
+        known: a pretrained network knows the task already: it is not trained, but measured and tested as the others.
     """
 
     index: int
@@ -31,16 +32,19 @@ class Task:
     classes: int
     likelihood: Callable[[Tensor], Likelihood] = Categorical
     first_label: int = 0
+    known: bool = False
 
 
 @dataclass(frozen=True)
 class Split:
     """Images and their labels. ``take`` and ``batches`` return pixels as (x / 255 - mean) / std.
 
+    Tokens of texts are kept likewise, and returned as they are.
+
     Attributes:
-        x: images [n, channels, height, width], uint8.
-        y: labels [n].
-        mean: a number for each channel, or one for all.
+        x: images [n, channels, height, width], uint8; or tokens [n, positions].
+        y: labels [n], or [n, positions].
+        mean: a number for each channel, or one for all; empty for tokens.
         std: likewise.
         device: device of the batches. None for that of the images.
     """
@@ -63,8 +67,10 @@ class Split:
 
     def take(self, rows: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Normalised images and labels of these rows."""
-        scale, shift = self._scale_and_shift
         x, y = self.rows(self.x, rows), self.rows(self.y, rows)
+        if not self.mean:
+            return x, y
+        scale, shift = self._scale_and_shift
         pixels = x.to(torch.float32, copy=True)
         return torch.addcmul(shift, pixels, scale, out=pixels), y  # in place, because large batches are bound by memory
 
@@ -128,8 +134,8 @@ class Batch:
     """Samples of one task.
 
     Attributes:
-        x: normalised images [n, ...].
-        y: labels [n].
+        x: normalised images [n, ...], or tokens.
+        y: labels [n], or [n, positions].
         task: the task that they belong to.
         weight: weight of this rank's part of the batch in the mean over ranks.
     """

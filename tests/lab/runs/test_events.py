@@ -14,10 +14,12 @@ from bitfreeze.lab.runs.events import (
     EpochDone,
     Evaluation,
     Event,
+    LossResult,
     RandomPlay,
     ScoreResult,
     Started,
     TaskPlayed,
+    TaskRead,
     TaskTested,
     Unreadable,
     UpdateDone,
@@ -60,6 +62,14 @@ LINES = {
     '"evaluation_seconds": 0.5, "extra_bytes": 10, "buffer_bytes": 0}': TaskPlayed(
         n=6, task=0, score=[9.5], games=[[9.0, 10.0]], learned=True, evaluation_seconds=0.5, extra_bytes=10,
         buffer_bytes=0,
+    ),
+    '{"n": 6, "event": "task", "task": 0, "loss": [1.5], "extra_bytes": 10, "buffer_bytes": 0}': TaskRead(
+        n=6, task=0, loss=[1.5], extra_bytes=10, buffer_bytes=0
+    ),
+    '{"n": 7, "event": "finished", "final": [1.75], "after_learning": [1.5], "before": [1.5], "model_bytes": 100, '
+    '"extra_bytes": 10, "buffer_bytes": 0, "seconds": 60.5}': LossResult(
+        n=7, final=[1.75], after_learning=[1.5], before=[1.5], model_bytes=100, extra_bytes=10, buffer_bytes=0,
+        seconds=60.5,
     ),
     '{"n": 7, "event": "finished", "acc": 90.5, "bwt": -1.0, "bwt_T": -0.5, "forgetting": 1.0, "learning_acc": 91.0, '
     '"model_bytes": 100, "extra_bytes": 10, "buffer_bytes": 0, "seconds": 60.5}': AccuracyResult(

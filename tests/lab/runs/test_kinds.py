@@ -16,8 +16,9 @@ def test_streams_networks_and_methods_name_kinds_that_are_there():
         *(network.trainer for network in networks.values()),
         *chain.from_iterable(method.record.trainers for method in methods.values()),
     }
-    assert named == set(kinds) == {"supervised", "reinforcement"}
+    assert named == set(kinds) == {"supervised", "language", "reinforcement"}
     assert {name for name in streams if kind_of(name).matrix == "score"} == {"atari6", "control"}
+    assert {name for name in streams if kind_of(name).matrix == "loss"} == {"text5"}
 
 
 @pytest.mark.parametrize("kind", kinds.values(), ids=lambda kind: kind.name)

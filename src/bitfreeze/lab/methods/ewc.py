@@ -26,7 +26,7 @@ class ElasticWeightConsolidation(FisherMethod):
         paper="Kirkpatrick et al., PNAS 2017; online form: Huszar 2018",
         memory="O(1)",
         data_parallel=True,
-        trainers=("supervised", "reinforcement"),
+        trainers=("supervised", "language", "reinforcement"),
         scenarios=ANY_SCENARIO,
     )
 

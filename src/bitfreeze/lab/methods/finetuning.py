@@ -1,6 +1,7 @@
 """Fine-tuning, which forgets most, and fine-tuning with a fixed backbone, which cannot forget."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from ..tasks import Task, TaskData
 from .method import ANY_SCENARIO, Method, Record
@@ -17,7 +18,7 @@ class FineTuning(Method):
         "ft",
         "fine-tuning: one task after another, nothing protected",
         data_parallel=True,
-        trainers=("supervised", "reinforcement"),
+        trainers=("supervised", "language", "reinforcement"),
         scenarios=ANY_SCENARIO,
     )
 
@@ -25,7 +26,7 @@ class FineTuning(Method):
 @register_method
 @dataclass
 class FixedBackbone(Method):
-    """Trains only heads after the first task."""
+    """Trains only heads after the first task, or from the start."""
 
     record = Record(
         "ft_fix",
@@ -35,8 +36,10 @@ class FixedBackbone(Method):
         scenarios=ANY_SCENARIO,
     )
 
+    probe: Annotated[bool, "the backbone is fixed from the start: a linear probe of pretrained features"] = False
+
     def begin_task(self, task: Task, data: TaskData) -> None:
-        if task.index > 0:
+        if task.index > 0 or self.probe:
             self._fix_backbone()
 
     def end_task(self, task: Task, data: TaskData) -> None:

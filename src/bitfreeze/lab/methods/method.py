@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from ...likelihoods import Likelihood
 from ...model.ranks import current_ranks
@@ -57,9 +57,18 @@ class Record:
 ANY_SCENARIO: tuple[Scenario, ...] = ("task", "domain", "class")  # of methods that never look at the task
 
 
+def cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """Mean cross-entropy over samples and, where there are several, their positions: scores [n, ..., classes]."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.flatten())
+
+
 def adam(parameters: Sequence[Tensor], lr: float, eps: float = 1e-8) -> Adam:
     """Adam in one kernel where torch has one for the device of the parameters."""
-    return Adam(parameters, lr=lr, eps=eps, fused=True if parameters[0].device.type in ("cpu", "cuda") else None)
+    return Adam(parameters, lr=lr, eps=eps, fused=_in_one_kernel(parameters))
+
+
+def _in_one_kernel(parameters: Sequence[Tensor]) -> bool | None:
+    return True if parameters[0].device.type in ("cpu", "cuda") else None
 
 
 @dataclass
@@ -88,6 +97,7 @@ class Method:
         require("method", self, ["clip"], lambda c: c is None or c > 0, "greater than 0, or none")
         self.compute: Callable[[list[Batch]], Tensor] = self.objective  # replaced where several ranks share a run
         self.passes: Passes = nullcontext  # context of forward passes of training and evaluation: their precision
+        self.adamw = False  # or SGD; the training sets it
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         """The network that this method trains, by default ``net``. ``tasks`` are all tasks of the stream.
@@ -99,7 +109,10 @@ class Method:
 
     def optimizers(self, task: Task, lr: float) -> list[Optimizer]:
         """New optimizers with learning rate ``lr``, at the start of a task and after each drop of the learning rate."""
-        return [SGD(self.trained(task), lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
+        trained = self.trained(task)
+        if self.adamw:
+            return [AdamW(trained, lr=lr, weight_decay=self.weight_decay, fused=_in_one_kernel(trained))]
+        return [SGD(trained, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)]
 
     def trained(self, task: Task) -> list[Tensor]:
         """Parameters for the optimizers of this task.
@@ -121,7 +134,7 @@ class Method:
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean loss over the samples of a batch, without the penalty. Validation calls it too: it changes no state."""
-        return F.cross_entropy(self.logits(batch.x, batch.task), batch.y)
+        return cross_entropy(self.logits(batch.x, batch.task), batch.y)
 
     def penalty(self, task: Task) -> Tensor | None:
         """Term that is added to every loss, in validation too. None adds nothing."""
@@ -137,7 +150,7 @@ class Method:
         """Close a task: called after the best weights were restored and before the evaluation."""
 
     def logits(self, x: Tensor, task: Task) -> Tensor:
-        """Class scores of the heads for this task, for evaluation."""
+        """Class scores of the heads for this task, or [n, positions, tokens], for evaluation."""
         scores: Tensor = self.net(x, task.index)
         return scores
 

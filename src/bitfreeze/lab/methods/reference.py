@@ -1,13 +1,15 @@
 """Reference points: a network for each task, joint training on all data, and plain replay."""
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..nets import MultiHead
+from ..options import require
 from ..tasks import Batch, Split, Task, TaskData
 from .method import ANY_SCENARIO, Method, Record
 from .registry import register_method
@@ -25,7 +27,7 @@ class Single(Method):
         memory="O(T)",
         ceiling=True,
         data_parallel=True,
-        trainers=("supervised", "reinforcement"),
+        trainers=("supervised", "language", "reinforcement"),
     )
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
@@ -71,6 +73,7 @@ class Joint(Method):
         replays=True,
         rereads=True,
         moves_old_heads=True,
+        trainers=("supervised", "language"),
         scenarios=ANY_SCENARIO,
         ceiling=True,
     )
@@ -107,17 +110,30 @@ class Replay(Method):
         memory="O(1)",
         replays=True,
         moves_old_heads=True,
+        trainers=("supervised", "language"),
         scenarios=ANY_SCENARIO,
     )
 
     buffer: BufferSize = 500
+    share: Annotated[
+        float | None, "share of a step's samples that are replayed in place of new ones; none adds one for each new"
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("method", self, ["share"], lambda s: s is None or 0 <= s < 1, "in [0, 1), or none")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.kept = TaskBuffer(self.buffer, tasks)
         return super().build(net, tasks)
 
     def train_batch(self, batch: Batch, progress: float, optimizers: list[Optimizer]) -> Tensor:
-        return self.step([batch, *self.kept.draw(len(batch.y))], optimizers)
+        if self.share is None or not self.kept.nbytes:
+            return self.step([batch, *self.kept.draw(len(batch.y))], optimizers)
+        count = len(batch.y)
+        old = min(int((torch.rand(count) < self.share).sum()), count - 1)
+        new = replace(batch, x=batch.x[old:], y=batch.y[old:])
+        return self.step([new, *self.kept.draw(old)], optimizers)
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.kept.keep(task, data.train)

@@ -2,6 +2,7 @@
 
 from .actor_critic import ActorCritic
 from .bayesian import BayesianConv2d, BayesianLinear, BayesianMultiHead
+from .llama import pretrained_llama
 from .multihead import MultiHead
 from .registry import Network, build_network, networks, register_network
 
@@ -14,5 +15,6 @@ __all__ = [
     "Network",
     "build_network",
     "networks",
+    "pretrained_llama",
     "register_network",
 ]

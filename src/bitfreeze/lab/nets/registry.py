@@ -9,6 +9,8 @@ from ..registry import Registry
 from ..scenario import Scenario
 from . import actor_critic
 from .alexnet import alexnet
+from .efficientnet import efficientnet_lite0
+from .llama import stories15m
 from .mlp import mlp
 from .multihead import MultiHead
 from .resnet import resnet18
@@ -41,7 +43,8 @@ def register_network(
         description: one line for ``bitfreeze list``.
         build: called as ``build(shape, classes, **options)`` with the shape of one input and the number of classes of
             each task. Its parameters with a default are the network's options.
-        trainer: the kind of training, ``"supervised"`` or ``"reinforcement"``. The latter needs an ``ActorCritic``.
+        trainer: the kind of training, ``"supervised"``, ``"language"`` or ``"reinforcement"``, which needs an
+            ``ActorCritic``.
         quick: a step takes so little time that threads cost more than they give: ``--threads auto`` takes one.
     """
     networks.register(name, Network(description, build, trainer, quick))
@@ -70,6 +73,8 @@ def build_network(
 register_network("mlp", "linear layers with ReLU", mlp, quick=True)
 register_network("alexnet", "the AlexNet of HAT", alexnet)
 register_network("resnet18", "ResNet-18 of the paper", resnet18)
+register_network("efficientnet_lite0", "EfficientNet-Lite0 with weights of ImageNet", efficientnet_lite0)
+register_network("stories15m", "stories15M, a Llama with its weights", stories15m, trainer="language")
 for _name, _text in (
     ("paper", "actor-critic of the paper for Atari: convolutions 32, 64, 128, linear 1024"),
     ("nature", "actor-critic for Atari: convolutions 32, 64, 64, linear 512"),

@@ -85,8 +85,9 @@ def _is_the_papers_stream(row: Row) -> bool:
 
 def _protocol(run: EndedRun[AccuracyResult]) -> str:
     training, record = run.config["training"], methods[run.config["method"]].record
+    optimizer = "AdamW" if training.get("optimizer") == "adamw" else record.optimizer
     return (
-        f"{record.optimizer} lr {training['lr']:g}, batch {training['batch']}, "
+        f"{optimizer} lr {training['lr']:g}, batch {training['batch']}, "
         f"up to {training['epochs']} epochs a task; lr / {training['factor']:g} after "
         f"{training['patience']} epochs without a lower loss on the validation data "
         f"({run.config['stream_options'].get('validation', 'train')}), end below {training['lr_min']:g}; "

@@ -177,6 +177,24 @@ class TaskPlayed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TaskRead(Event):
+    """A task of text is learned. ``loss`` is the next row of the matrix, in nats a token."""
+
+    name = "task"
+    matrix: ClassVar[str] = "loss"
+    task: int
+    loss: list[float]
+    extra_bytes: int
+    buffer_bytes: int
+    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
+    report: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def row(self) -> list[float]:
+        return self.loss
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccuracyResult(Event):
     """A supervised run has ended. Accuracies are in percent; metrics.py defines each of them."""
 
@@ -213,6 +231,20 @@ class ScoreResult(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossResult(Event):
+    """A run of texts has ended. Each list has a loss in nats a token for each task."""
+
+    name = "finished"
+    final: list[float]
+    after_learning: list[float]
+    before: list[float]  # of the pretrained network; empty where the first task was not known to it
+    model_bytes: int
+    extra_bytes: int
+    buffer_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Unreadable(Event):
     """A line that has a number and a name, but is no event of this version; ``reason`` says why."""
 
@@ -222,12 +254,12 @@ class Unreadable(Event):
 
 
 Round = EpochDone | UpdateDone
-TaskDone = TaskTested | TaskPlayed
-Finished = AccuracyResult | ScoreResult
+TaskDone = TaskTested | TaskPlayed | TaskRead
+Finished = AccuracyResult | ScoreResult | LossResult
 
 _CLASSES: tuple[type[Event], ...] = (
-    Started, EpochDone, UpdateDone, RandomPlay, Evaluation, Continued, TaskTested, TaskPlayed, AccuracyResult,
-    ScoreResult,
+    Started, EpochDone, UpdateDone, RandomPlay, Evaluation, Continued, TaskTested, TaskPlayed, TaskRead,
+    AccuracyResult, ScoreResult, LossResult,
 )  # fmt: skip
 
 

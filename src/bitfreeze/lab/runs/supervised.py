@@ -8,13 +8,31 @@ from ..streams import Stream, make_stream
 from ..tasks import Task, TaskData
 from ..training import Epoch, Settings, Training, accuracies, placed, placed_data
 from .accuracy_columns import COLUMNS, PREFACE
+from .config import Config
 from .events import AccuracyResult, EpochDone, Started, TaskTested
+from .folder import RunFolder
 from .kinds import Kind, kinds
 from .run import Run
 
 
 class SupervisedRun(Run):
     data_parallel = True
+
+    def __init__(self, config: Config, folder: RunFolder, checkpoint_seconds: float, keep_bits: bool) -> None:
+        super().__init__(config, folder, checkpoint_seconds, keep_bits)
+        if config.settings.optimizer == "adamw":
+            self._require_free_optimizer()
+
+    def _require_free_optimizer(self) -> None:
+        if self.method.record.optimizer != "SGD":
+            raise ValueError(
+                f"training.optimizer must be sgd with {self.config.method}, got adamw; the method has "
+                f"{self.method.record.optimizer} of its own"
+            )
+        if self.method.momentum:
+            raise ValueError(
+                f"method.momentum must be 0 with training.optimizer=adamw, got {self.method.momentum}; it is for sgd"
+            )
 
     def _open(self) -> Stream:
         self.stream = make_stream(self.config.stream, **self.config.stream_options)
@@ -29,6 +47,8 @@ class SupervisedRun(Run):
         current = Training(self.method, self.net, task, data, self.config.settings, self._task_seed(task))
         if state is not None:
             current.load_state_dict(state)
+        if task.known:
+            return data
         for epoch in current.epochs():
             self._note(task, epoch)
             self._save_now_and_then(current.state_dict())

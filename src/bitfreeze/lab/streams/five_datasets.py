@@ -22,10 +22,10 @@ class _Source:
     std: tuple[float, ...]
 
     def split(self, x: Tensor, y: Tensor) -> Split:
-        return Split(x if x.ndim == 4 else _coloured(x), y, self.mean, self.std)
+        return Split(x if x.ndim == 4 else coloured(x), y, self.mean, self.std)
 
 
-def _coloured(grey: Tensor) -> Tensor:
+def coloured(grey: Tensor) -> Tensor:
     """Grey pictures of 28 x 28 with a black rim, as 32 x 32 in three equal channels."""
     return F.pad(grey, (2, 2, 2, 2))[:, None].expand(-1, 3, -1, -1)
 

@@ -43,7 +43,7 @@ def register_stream(
         make: makes the ``Stream`` (or the ``Games``). Its keyword arguments are the stream's options.
         preset: settings, in the tables of a file in lab/runs/presets: network, training, methods. None takes the
             package's file of the stream's name.
-        trainer: the kind of training, ``"supervised"`` or ``"reinforcement"``.
+        trainer: the kind of training, ``"supervised"``, ``"language"`` or ``"reinforcement"``.
     """
     streams.register(name, StreamRecord(name, description, needs, make, preset, trainer))
 

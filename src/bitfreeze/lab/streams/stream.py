@@ -61,10 +61,15 @@ def validation_of(train: Split, source: Validation, seed: int, share: float = 0.
 
 
 def for_tuning(stream: Stream, seed: int) -> Stream:
-    """The same stream, tested on 10 % of the training samples, which are not trained on. Test data are not used."""
+    """The same stream, tested on 10 % of the training samples, which are not trained on. Test data are not used.
+
+    A task that is known already is tested on its validation samples, because nothing chooses a schedule by them.
+    """
 
     def load(task: Task) -> TaskData:
         data = stream.load(task)
+        if task.known:
+            return TaskData(data.train, data.valid, data.valid)
         order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed + 1))
         fit, held = hold_out(data.train, 0.1, order)
         return TaskData(fit, fit if data.valid is data.train else data.valid, held)

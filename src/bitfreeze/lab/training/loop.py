@@ -65,6 +65,7 @@ class Training:
         self.ranks = current_ranks()
         method.passes = passes_in(settings.precision, next(net.parameters()).device)
         method.net.seen = task.index + 1
+        method.adamw = settings.optimizer == "adamw"
         method.begin_task(task, data)
         method.compute = shared_objective(method, net, self.ranks)
         self._new_optimizers()

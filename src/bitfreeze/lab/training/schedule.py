@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ class Settings:
     """Settings of the training of each task."""
 
     lr: Annotated[float, "learning rate at a task's start"] = 0.05
+    optimizer: Annotated[Literal["sgd", "adamw"], "optimizer, for methods that have none of their own"] = "sgd"
     batch: Annotated[int, "samples in a step"] = 32
     epochs: Annotated[int, "the most epochs that a task is trained for"] = 200
     patience: Annotated[int, "epochs without improvement before the learning rate drops"] = 5

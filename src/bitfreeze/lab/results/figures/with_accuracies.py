@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 from ...metrics import spread
-from ...runs.events import AccuracyResult, TaskPlayed, TaskTested
+from ...runs.events import AccuracyResult, TaskPlayed, TaskRead, TaskTested
 from ..grouping import grouped
 from ..stored import StoredRun
 
@@ -42,6 +42,8 @@ def seeds_in_words(groups: Iterable[Sequence[object]], form: str) -> str:
 def require_accuracies(runs: list[StoredRun], what: str) -> None:
     if all(isinstance(run.last_task, TaskPlayed) for run in runs):
         raise ValueError(f"{what} shows accuracies, and these are runs of games: draw 'scores' or 'reward'")
+    if all(isinstance(run.last_task, TaskRead) for run in runs):
+        raise ValueError(f"{what} shows accuracies, and these are runs of texts: draw 'skills'")
 
 
 def begun(runs: list[StoredRun], what: str) -> dict[str, list[StoredRun]]:

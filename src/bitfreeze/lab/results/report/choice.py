@@ -11,7 +11,7 @@ from ..stored import StoredRun
 
 GROUPS, RUNS_WITH_BITS = 10, 2
 EVERY = ("tradeoff", "memory")  # which have room for any number of methods
-BESIDE = ("sequence", "matrix", "scores", "reward")
+BESIDE = ("sequence", "skills", "matrix", "scores", "reward")
 LARGE = 150_000  # bytes of an SVG from which a PNG may be smaller
 ABLATIONS = ("budget", "prior")
 OF_BITS = ("workflow", "heatmaps", "extra_bits", "capacity")

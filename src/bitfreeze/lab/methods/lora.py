@@ -1,0 +1,85 @@
+"""LoRA: the backbone's linear layers are fixed, and a product of two small matrices is added to each."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..nets import MultiHead
+from ..options import require
+from ..tasks import Task, TaskData
+from .method import Method, Record
+from .registry import register_method
+
+
+class LowRank(nn.Module):
+    """A linear layer whose weight is W + scale * B A. W and the bias are buffers, so that only A and B are trained."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.register_buffer("weight", layer.weight.detach())
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
+        self.down = nn.Parameter(torch.empty(rank, layer.in_features, device=layer.weight.device))  # A
+        self.up = nn.Parameter(torch.empty(layer.out_features, rank, device=layer.weight.device))  # B
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: B = 0, so that the layer is the fixed one."""
+        nn.init.kaiming_uniform_(self.down, a=5**0.5)
+        nn.init.zeros_(self.up)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.down), self.up)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Add the product to the weight, and begin anew."""
+        self.weight += self.scale * (self.up @ self.down)
+        self.reset()
+
+
+@register_method
+@dataclass
+class LowRankAdaptation(Method):
+    """Trains an adapter of low rank in each linear layer of the backbone. It is merged when its task ends."""
+
+    record = Record(
+        "lora",
+        "LoRA: an adapter of low rank in each linear layer, merged when its task ends",
+        paper="Hu et al., ICLR 2022",
+        data_parallel=True,
+        trainers=("supervised", "language"),
+    )
+
+    rank: Annotated[int, "rows of A and columns of B"] = 8
+    alpha: Annotated[float, "the product B A is multiplied by alpha / rank"] = 16.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require("method", self, ["rank"], lambda r: r >= 1, "at least 1")
+        require("method", self, ["alpha"], lambda a: a > 0, "greater than 0")
+
+    def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
+        places = [
+            (module, name, layer)
+            for module in net.backbone.modules()
+            for name, layer in module.named_children()
+            if isinstance(layer, nn.Linear)
+        ]
+        if not places:
+            raise ValueError("lora needs a backbone with linear layers, and this network has none; use another method")
+        net.backbone.requires_grad_(False)
+        self.adapters = [LowRank(layer, self.rank, self.alpha / self.rank) for _, _, layer in places]
+        for (module, name, _), adapter in zip(places, self.adapters, strict=True):
+            setattr(module, name, adapter)
+        return super().build(net, tasks)
+
+    def end_task(self, task: Task, data: TaskData) -> None:
+        for adapter in self.adapters:
+            adapter.merge()
