@@ -1,13 +1,10 @@
 """Settings of the site, for Sphinx. `docs/build.py` builds it."""
 
 import re
-from pathlib import Path
 from textwrap import indent
 from typing import Any
 
 import bitfreeze
-
-HERE = Path(__file__).parent
 
 project = "bitfreeze"
 version = release = bitfreeze.__version__
@@ -57,20 +54,11 @@ napoleon_use_ivar = True
 add_module_names = False
 
 
-def existing(pages: tuple[str, ...]) -> list[str]:
-    """These pages; a page that is not there yet gives its place to those below it."""
-    found: list[str] = []
-    for page in pages:
-        there = "*" in page or (HERE / f"{page}.md").exists()
-        found += [page] if there else existing(NAVIGATION.get(page, ()))
-    return found
-
-
 def with_navigation(app: Any, page: str, text: list[str]) -> None:
     """Adds the pages below a page, which GitHub would show as code, and shows titles of code blocks."""
     text[0] = re.sub(r'^```(\w+) title="(.*?)"$', r"```{code-block} \1\n:caption: \2", text[0], flags=re.MULTILINE)
     if below := NAVIGATION.get(page):
-        pages = "\n".join(f"/{name}" for name in existing(below))
+        pages = "\n".join(f"/{name}" for name in below)
         text[0] += f"\n\n```{{toctree}}\n:hidden:\n:glob:\n\n{pages}\n```\n"
 
 

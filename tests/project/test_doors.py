@@ -83,13 +83,6 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not section or section in map(anchor, headings), section
 
 
-def test_the_readme_names_the_files_of_the_source() -> None:
-    section = (ROOT / "README.md").read_text().split("## Reading the code")[1].split("`examples/`")[0]
-    names = re.findall(r"`([\w.]+/?)`", section)
-    assert len(names) > 20
-    assert [name for name in names if not any(ROOT.glob(name)) and not any((ROOT / "src").rglob(name))] == []
-
-
 @pytest.mark.parametrize("folder", ["benchmarks", "research"])
 def test_each_script_has_its_line(folder: str) -> None:
     lines = re.findall(r"^\| `(.*?)` \| .+ \|$", (ROOT / folder / "README.md").read_text(), re.MULTILINE)
