@@ -1,6 +1,7 @@
 """Pages of docs/ are in step with the registry and with results/."""
 
 import importlib
+import inspect
 import re
 import runpy
 from types import SimpleNamespace
@@ -66,3 +67,17 @@ def test_the_reference_shows_what_exists(name):
     if name not in MODULES:
         place, _, last = name.rpartition(".")
         assert hasattr(importlib.import_module(place), last)
+
+
+@pytest.mark.parametrize("place", ["bitfreeze", "bitfreeze.fisher", "bitfreeze.likelihoods", "bitfreeze.lab"])
+def test_the_reference_shows_every_public_name(place):
+    shown = re.findall(r"^\.\. auto\w+:: (.*)", REFERENCE, re.MULTILINE)
+    alone = [name.rpartition(".") for name in shown if name not in MODULES]
+    values = [getattr(importlib.import_module(home), name) for home, _, name in alone]
+    module = importlib.import_module(place)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.ismodule(value):
+            assert f"{place}.{name}" in REFERENCE, name
+        else:
+            assert value.__module__ in shown or any(value is other for other in values), name

@@ -129,6 +129,7 @@ def test_the_navigation_has_at_most_seven_entries_and_every_page() -> None:
     shown = {"index", *(name for below in navigation.values() for name in below)}
     pages = {str(page.relative_to(DOCS).with_suffix("")) for page in DOCS.rglob("*.md")}
     assert {page for page in pages if page not in shown and f"{os.path.dirname(page)}/*" not in shown} == set()
+    assert {page for page in shown if "*" not in page} <= pages
     assert navigation.keys() <= shown
 
 

@@ -51,9 +51,9 @@ def test_the_reference_shows_signatures_and_examples(site: Path) -> None:
 def test_a_page_is_accessible_and_fits_its_screen(page: str, width: int, site: Path, browser: Browser) -> None:
     browser.complaints.clear()
     browser.open((site / page).as_uri(), width=width)
-    assert browser.faults() == []
     assert browser.value("document.documentElement.scrollWidth <= window.innerWidth"), "the page scrolls sideways"
     assert browser.complaints == []
+    assert browser.faults() == []
 
 
 def test_search_finds_a_name_from_disk(site: Path, browser: Browser) -> None:
