@@ -15,7 +15,7 @@ from bitfreeze.lab.training import Settings, Training
 
 SHAPE = (3, 20, 20)
 TASKS = tuple(Task(k, f"task {k}", 2) for k in range(3))
-REFUSED = {"hat": "nn.Sequential, got a ResNet"}
+REFUSED = {"hat": "nn.Sequential, got a ResNet", "lora": "needs a backbone with linear layers"}
 OWN_NETWORKS = ("acl", "acl_r")
 
 

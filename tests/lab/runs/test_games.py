@@ -158,7 +158,7 @@ def test_methods_without_a_part_in_reinforcement_learning_are_refused():
         make_config("atari6", "hat")
     with pytest.raises(ValueError, match=r"network.kind must be paper, nature, small or policy_mlp, got 'mlp'"):
         make_config("atari6", "ft", changes=["network.kind=mlp"])
-    with pytest.raises(ValueError, match=r"network.kind must be mlp, alexnet or resnet18, got 'nature'"):
+    with pytest.raises(ValueError, match=r"network.kind must be mlp, alexnet, .* got 'nature'"):
         make_config("digits5", "ft", changes=["network.kind=nature"])
 
 

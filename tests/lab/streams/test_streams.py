@@ -14,7 +14,7 @@ needs_mnist = pytest.mark.parametrize("real_data", [("mnist",)], indirect=True, 
 
 def test_every_stream_is_listed_with_a_description():
     supervised = {name for name, record in streams.items() if record.trainer == "supervised"}
-    pictures = {"alt_cifar", "cifar100_10", "cifar100_20", "five_datasets", "mini_imagenet20"}
+    pictures = {"alt_cifar", "cifar100_10", "cifar100_20", "five_datasets", "mini_imagenet20", "vision5"}
     assert supervised == {"digits5", "mnist5", "pmnist", "pmnist_domain"} | pictures
     assert all(record.description for record in streams.values())
 

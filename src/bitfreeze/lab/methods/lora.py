@@ -29,9 +29,10 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(torch.empty(layer.out_features, rank, device=layer.weight.device))  # B
         self.reset()
 
+    @torch.no_grad()
     def reset(self) -> None:
-        """Begin anew: B = 0, so that the layer is the fixed one."""
-        nn.init.kaiming_uniform_(self.down, a=5**0.5)
+        """Begin anew: B = 0, so that the layer is the fixed one. A is drawn on the host, the same for every device."""
+        self.down.copy_(nn.init.kaiming_uniform_(torch.empty(self.down.shape), a=5**0.5))
         nn.init.zeros_(self.up)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,6 +54,7 @@ class LowRankAdaptation(Method):
         "lora",
         "LoRA: an adapter of low rank in each linear layer, merged when its task ends",
         paper="Hu et al., ICLR 2022",
+        memory="O(1)",
         data_parallel=True,
         trainers=("supervised", "language"),
     )
@@ -83,3 +85,7 @@ class LowRankAdaptation(Method):
     def end_task(self, task: Task, data: TaskData) -> None:
         for adapter in self.adapters:
             adapter.merge()
+
+    def extra_bytes(self) -> int:
+        """Memory of the adapters, which are merged but stay in the network."""
+        return sum(parameter.nbytes for adapter in self.adapters for parameter in adapter.parameters())

@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 from torch import nn
 
+from ...blip.running_statistics import with_running_statistics
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
@@ -34,8 +35,9 @@ class AveragingWithBase(Method):
         require("method", self, ["share"], lambda a: 0 <= a <= 1, "from 0 to 1", "1 averages nothing")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        averaged = [*net.backbone.parameters(), *net.backbone.buffers()]  # running statistics belong to the weights
-        self.averaged = [value for value in averaged if value.is_floating_point()]
+        norms = with_running_statistics(net.backbone.modules())  # whose statistics belong to the weights
+        statistics = [b for norm in norms for b in norm.buffers(recurse=False) if b.is_floating_point()]
+        self.averaged = [*net.backbone.parameters(), *statistics]
         self.start = [value.detach().clone() for value in self.averaged]  # a run that continues makes the same ones
         return super().build(net, tasks)
 
