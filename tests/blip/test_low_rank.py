@@ -246,7 +246,8 @@ def test_the_drift_is_that_of_the_merged_weights() -> None:
     with torch.no_grad():
         for plain, layer_ in ((base[0], net[0]), (base[2], net[2])):
             plain.weight += 2 * layer_.up @ layer_.down
-    assert held.drift() == pytest.approx(blip.drift(), rel=0.02)
+    # directions are kept in bfloat16, so that a little of a large free change is counted along a held direction
+    assert held.drift() == pytest.approx(blip.drift(), rel=0.1)
 
 
 def test_a_step_of_something_else_is_left_alone() -> None:
