@@ -22,7 +22,7 @@ from ..model.autocast import without_autocast
 from ..model.parameters import Watch, watched_modules, watched_parts
 from ..model.ranks import current_ranks
 from ..model.shards import require_supported
-from ..model.undo import LAST, ONE_AT_A_TIME
+from ..model.undo import LAST, ONE_AT_A_TIME, turn_over
 from . import checks
 from .attachment import Attachment, likely_cause, unwrap
 from .choosing import default_rules, make_guards
@@ -245,7 +245,7 @@ class BLIP:
             progress=progress, distributed=distributed,
         )  # fmt: skip
         before = Memento(self, tensors.moves_weights(outside), self._with_statistics())
-        with ONE_AT_A_TIME, before, before, LAST:
+        with turn_over(), ONE_AT_A_TIME, before, before, LAST:
             with ranks.together():
                 self._bind()
                 changed = self._has_changed()  # before a clamp writes to the weights
@@ -396,7 +396,7 @@ class BLIP:
         require_valid(state, self.depth, self.rules)
         new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
         before = Memento(self, False, self._with_statistics())
-        with ONE_AT_A_TIME, before, before, LAST:
+        with turn_over(), ONE_AT_A_TIME, before, before, LAST:
             for guard in reversed(self._guards):
                 guard.load_state_dict(state, new_names.__getitem__)
             self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False

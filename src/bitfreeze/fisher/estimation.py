@@ -14,7 +14,7 @@ from .._messages import warn_caller
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
-from ..model.undo import LAST, ONE_AT_A_TIME, Undo
+from ..model.undo import LAST, ONE_AT_A_TIME, Undo, turn_over
 from . import memory
 from .accumulation import Accumulation
 from .batches import split_batch
@@ -166,6 +166,7 @@ def estimate(
     calls = Calls(forward or call_model(model))
     undo = Undo(calls.close)
     with (
+        turn_over(),
         ONE_AT_A_TIME,
         as_one_process(model),
         undisturbed(model, used),

@@ -26,3 +26,14 @@ class Undo:
 
     def __exit__(self, *_: object) -> None:
         self.undo()
+
+
+def turn_over() -> Undo:
+    """A context around ``ONE_AT_A_TIME`` that ends this thread's turn even where Ctrl-C came just before its end."""
+    nested = ONE_AT_A_TIME._is_owned()  # type: ignore[attr-defined]  # threading.Condition asks this too
+
+    def release() -> None:
+        while not nested and ONE_AT_A_TIME._is_owned():  # type: ignore[attr-defined]
+            ONE_AT_A_TIME.release()
+
+    return Undo(release)
