@@ -246,8 +246,8 @@ def test_the_drift_is_that_of_the_merged_weights() -> None:
     with torch.no_grad():
         for plain, layer_ in ((base[0], net[0]), (base[2], net[2])):
             plain.weight += 2 * layer_.up @ layer_.down
-    # Two approximations of some percent each, measured with torch 2.6 and 2.13: directions in bfloat16 raise the estimate by
-    # 6 %, and coordinates without the layer's bias lower it by 3 to 5 %.
+    # Two approximations, measured with torch 2.6 and 2.13: directions in bfloat16 raise the estimate by 6 %, and
+    # coordinates without the layer's bias lower it by 3 to 5 %.
     assert held.drift() == pytest.approx(blip.drift(), rel=0.1)
 
 
