@@ -124,9 +124,15 @@ def _cost(found: Coordinates) -> float:
 
 
 def without_bias(turning: Turning) -> Turning:
-    """Directions of a layer's weight alone, of directions of its weight and bias: the nearest that are orthonormal."""
-    cut, _, right = torch.linalg.svd(turning.inputs[:, :-1], full_matrices=False)
-    inputs = cut @ right if turning.inputs.shape[2] < turning.inputs.shape[1] else cut
+    """Directions of a layer's weight alone, of directions of its weight and bias: those that its inputs use.
+
+    They are the axes of the inputs' second moment without the constant 1. Another basis of the same span would mix
+    directions that are needed with free ones, and the Fisher along it would be wrong by its diagonal alone.
+    """
+    own = turning.inputs[:, :-1].double()
+    span = torch.linalg.svd(own, full_matrices=False)[0]
+    moment = span.mT @ (own * turning.input_energy[:, None].double().sqrt())  # times its transpose
+    inputs = (span @ torch.linalg.svd(moment, full_matrices=False)[0]).to(turning.inputs)
     joined = torch.nn.functional.pad(inputs, (0, 0, 0, 1))
     energy = (turning.input_energy[:, None] @ (turning.inputs.mT @ joined).square())[:, 0]
     return replace(turning, inputs=inputs, input_energy=energy, fisher=turning.carried(joined, turning.outputs))
