@@ -53,11 +53,11 @@ def test_tokens_are_those_of_the_laboratory_and_texts_come_back():
 
 
 def test_another_tokenizer_is_refused():
-    with pytest.raises(ValueError, match=rf"must have the model's {SHAPE.vocabulary} tokens, got 270; use the one that"):
+    with pytest.raises(ValueError, match=rf"the model's {SHAPE.vocabulary} tokens, got 270; use the one that"):
         transformers_llama(published(tokens=270))
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs the extra 'transformers': pip install -e '.\[transformers\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs the extra 'transformers': pip install -e"):
         transformers_llama(published())

@@ -67,11 +67,11 @@ def transformers_llama(published: PretrainedLlama) -> tuple[Any, Any]:
 
 
 def halves_of_pairs(weight: Tensor, heads: int) -> Tensor:
-    """Rows of each head as Transformers has them: first those that stand first in a pair of neighbours, then the others.
+    """Rows of each head as Transformers has them: first those that are first in a pair of neighbours, then the others.
 
     The file rotates rows 2 i and 2 i + 1 of a head together, Transformers rows i and i + size / 2.
     """
-    return weight.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+    return weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 
 def _fast_tokenizer(own: Tokenizer) -> Any:
