@@ -2,6 +2,7 @@
 
 from .actor_critic import ActorCritic
 from .bayesian import BayesianConv2d, BayesianLinear, BayesianMultiHead
+from .hugging_face import transformers_llama
 from .llama import pretrained_llama
 from .multihead import MultiHead
 from .registry import Network, build_network, networks, register_network
@@ -17,4 +18,5 @@ __all__ = [
     "networks",
     "pretrained_llama",
     "register_network",
+    "transformers_llama",
 ]
