@@ -1,6 +1,7 @@
 """GPM: each step is orthogonal to the inputs that earlier tasks gave each layer."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
-from .input_space import Inputs, empty_basis, find_layers, joined_basis, missing_directions, project_, watched_inputs
+from .input_space import Inputs, empty_basis, find_layers, joined_basis, missing_directions, watched_inputs
 from .method import ANY_SCENARIO, Method, Record
+from .projection import Held, learn_projected, project_
 from .pull import Named, nbytes
 from .registry import register_method
 from .task_fisher import fisher_batches
@@ -47,15 +49,22 @@ class GradientProjectionMemory(Method):
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
         self.layers, self.others = find_layers(net, self.record.name)
         self.bases: Named = {}  # M [width, k] of each layer
+        for name, layer in self.layers.items():
+            if isinstance(layer, nn.Linear):
+                learn_projected(layer, partial(self._held, name))
         return super().build(net, tasks)
 
     def before_step(self, task: Task) -> None:
         if task.index == 0:
             return
-        for name, basis in self.bases.items():
-            project_(self.layers[name], basis, self.shares(name))
+        for name in self.bases:
+            if isinstance(self.layers[name], nn.Conv2d):  # has projected gradients already if it is linear
+                project_(self.layers[name], (self.bases[name], self.shares(name)))
         for parameter in self.others:
             parameter.grad = None  # SGD then leaves it alone
+
+    def _held(self, name: str) -> Held | None:
+        return (self.bases[name], self.shares(name)) if name in self.bases else None
 
     def shares(self, name: str) -> Tensor | None:
         """Share of the gradient along each direction of a layer's basis that is removed. None removes all of it."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...fisher.factors import find_factors, joined_like, joined_parameters, joined_shape, split_joined
+from ...fisher.factors import find_factors, joined_like, joined_shape
 from ..nets import MultiHead
 
 Layer = nn.Linear | nn.Conv2d
@@ -90,19 +90,6 @@ def joined_basis(basis: Tensor, new: Tensor) -> Tensor:
     """The columns of both, orthonormal to the rounding of the basis's own data type, however many tasks there were."""
     columns: Tensor = torch.linalg.qr(torch.cat([basis.double(), new], 1)).Q
     return columns.to(basis.dtype)
-
-
-def project_(layer: Layer, basis: Tensor, shares: Tensor | None = None) -> None:
-    """G <- G - G M diag(shares) M^T for the gradient G of [W b]. Without ``shares`` all are 1."""
-    gradients = [layer.get_parameter(name).grad for name in joined_parameters(layer)]
-    present = [gradient.reshape(len(gradient), -1) for gradient in gradients if gradient is not None]
-    if len(present) < len(gradients):  # the layer had no part in this step
-        return
-    along = torch.cat(present, 1) @ basis
-    held = (along if shares is None else along * shares) @ basis.T
-    for gradient, part in zip(gradients, split_joined(layer, held).values(), strict=True):
-        if gradient is not None:
-            gradient.sub_(part)
 
 
 def empty_basis(layer: Layer) -> Tensor:
