@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from ..model.autocast import without_autocast
 from .attachment import Attachment
-from .directions import DRIFT_FACTOR
+from .blip import BLIP
+from .directions import DRIFT_FACTOR, Directions
 from .low_rank import LowRankLayer, Term, without_bias
 from .protection import Table, entries_of, loaded_turning
 from .widening import Widening
@@ -64,6 +65,22 @@ class HeldAdapters:
         """Estimated nats a sample (a predicted token) that the active adapters cost, without any data."""
         costs = [self.layers[name].cost(terms) for name, terms in self._current().items()]
         return DRIFT_FACTOR * sum(costs) / self.positions
+
+    def settle(self, blip: BLIP) -> None:
+        """Tell a BLIP of the same weights, into which the adapters were merged, how wide their intervals were.
+
+        Its next ``consolidate`` then leaves what was learned where it is.
+
+        Args:
+            blip: a BLIP along directions that holds the weights which the adapters are added to.
+
+        Raises:
+            ValueError: the BLIP has rules by weight.
+        """
+        guard = blip._tensors
+        if not isinstance(guard, Directions):
+            raise ValueError("blip must hold along directions, got rules by weight; use Rules.directions()")
+        guard.set_width(self.widening.width)
 
     def nbytes(self) -> int:
         """Bytes of state, which do not grow with tasks."""

@@ -197,6 +197,12 @@ class Directions(WatchedTensors[HeldTensor]):
             state.width = self.widening.width
         return self.widening.width < width
 
+    def set_width(self, width: float) -> None:
+        """Take a width for all intervals, in place of the one in force."""
+        self.widening = Widening(width)
+        for state in self.states.values():
+            state.width = width
+
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""
 

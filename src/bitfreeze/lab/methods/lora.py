@@ -15,16 +15,11 @@ from .registry import register_method
 
 
 class LowRank(nn.Module):
-    """A linear layer whose weight is W + scale * B A. W and the bias are buffers, so that only A and B are trained."""
-
-    weight: Tensor
-    bias: Tensor | None
+    """A linear layer whose weight is W + scale * B A. Only A and B are trained."""
 
     def __init__(self, layer: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
-        self.scale = scale
-        self.register_buffer("weight", layer.weight.detach())
-        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach())
+        self.layer, self.scale = layer.requires_grad_(False), scale
         self.down = nn.Parameter(torch.empty(rank, layer.in_features, device=layer.weight.device))  # A
         self.up = nn.Parameter(torch.empty(layer.out_features, rank, device=layer.weight.device))  # B
         self.reset()
@@ -36,12 +31,13 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.down), self.up)
+        y: Tensor = self.layer(x) + self.scale * F.linear(F.linear(x, self.down), self.up)
+        return y
 
     @torch.no_grad()
     def merge(self) -> None:
         """Add the product to the weight, and begin anew."""
-        self.weight += self.scale * (self.up @ self.down)
+        self.layer.weight += self.scale * (self.up @ self.down)
         self.reset()
 
 
