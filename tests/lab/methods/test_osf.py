@@ -25,8 +25,8 @@ def state(layer):
     return {name: value.detach().clone() for name, value in layer.state_dict().items()}
 
 
-def teach(layer, optimizer, steps, target=None, project=True):
-    """Take steps towards a layer whose weights differ from the first ones, on inputs that are the same for each call."""
+def teach(layer, optimizer, steps):
+    """Take steps towards a layer with other weights, on inputs that a seed draws, and return the change."""
     draws = torch.Generator().manual_seed(1)
     start = layer.weight.detach().clone()
     target = start + 0.3 * start.std() * torch.randn(start.shape, generator=draws).to(start)
@@ -34,8 +34,7 @@ def teach(layer, optimizer, steps, target=None, project=True):
         x = torch.randn(64, start.shape[1], generator=draws).to(start)
         optimizer.zero_grad()
         (layer(x) - F.linear(x, target, layer.bias)).square().mean().backward()
-        if project:
-            layer.project()
+        layer.project()
         optimizer.step()
     return (layer.weight - start).detach()
 
