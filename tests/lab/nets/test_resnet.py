@@ -15,7 +15,11 @@ from bitfreeze.lab.training import Settings, Training
 
 SHAPE = (3, 20, 20)
 TASKS = tuple(Task(k, f"task {k}", 2) for k in range(3))
-REFUSED = {"hat": "nn.Sequential, got a ResNet", "lora": "needs a backbone with linear layers"}
+REFUSED = {
+    "hat": "nn.Sequential, got a ResNet",
+    "lora": "needs a backbone with linear layers",
+    "osf": "needs a backbone with linear layers",
+}
 OWN_NETWORKS = ("acl", "acl_r")
 
 

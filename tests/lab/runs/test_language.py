@@ -60,7 +60,7 @@ def test_what_is_known_is_tested_before_anything_is_trained(method, tmp_path):
     assert len(result.final) == 3
 
 
-@pytest.mark.parametrize("method", ["blip", "er", "lora", "kl"])
+@pytest.mark.parametrize("method", ["blip", "er", "lora", "osf", "kl"])
 def test_a_run_that_is_cut_off_goes_on_to_the_same_bytes(method, tmp_path):
     config = small(method)
     run(config, tmp_path / "whole")
