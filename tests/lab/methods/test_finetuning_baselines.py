@@ -89,12 +89,13 @@ def test_the_backbone_is_averaged_with_the_start_and_heads_are_left(share):
     assert torch.equal(method.net.heads[0].weight, head)
 
 
-def test_running_statistics_are_averaged_too():
-    def normed():
-        net = mlp()
-        net.backbone.append(nn.BatchNorm1d(12))
-        return net
+def normed():
+    net = mlp()
+    net.backbone.append(nn.BatchNorm1d(12))
+    return net
 
+
+def test_running_statistics_are_averaged_too():
     method = prepare("wise", make_net=normed, share=0.25)
     data = train(method, TASKS[0])
     norm = method.net.backbone[-1]
@@ -197,3 +198,27 @@ def test_a_probe_never_moves_the_backbone():
 def test_options_that_make_no_sense_are_refused(name, options, sentence):
     with pytest.raises(ValueError, match=sentence):
         prepare(name, **options)
+
+
+def test_norms_see_new_and_replayed_samples_together():
+    """Their running mean moves to that of all samples, and the loss is the mean over all of them, by hand."""
+    method = prepare("er", share=0.25, make_net=normed)
+    learn(method, TASKS[0])
+    method.net.train()
+    norm = method.net.backbone[-1]
+    norm.reset_running_stats()
+    new, old = batch_of(TASKS[1], 6), batch_of(TASKS[0], 2)
+    seen = []
+    norm.register_forward_hook(lambda module, args, output: seen.append(args[0].detach()))
+    loss = method._mean_loss([new, old])
+    (x,) = seen
+    assert len(x) == 8
+    torch.testing.assert_close(norm.running_mean, norm.momentum * x.mean(0))
+    norm.reset_running_stats()
+    features = method.net.features(torch.cat([new.x, old.x]), 1)
+    losses = [
+        F.cross_entropy(method.net.scores(row[None], part.task.index), label[None])
+        for part, rows in ((new, features[:6]), (old, features[6:]))
+        for row, label in zip(rows, part.y, strict=True)
+    ]
+    torch.testing.assert_close(loss, torch.stack(losses).mean())

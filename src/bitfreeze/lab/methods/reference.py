@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...blip.running_statistics import with_running_statistics
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Batch, Split, Task, TaskData
@@ -134,6 +136,18 @@ class Replay(Method):
         old = min(int((torch.rand(count) < self.share).sum()), count - 1)
         new = replace(batch, x=batch.x[old:], y=batch.y[old:])
         return self.step([new, *self.kept.draw(old)], optimizers)
+
+    def _mean_loss(self, batches: list[Batch]) -> Tensor:
+        """As of any method, but where norms keep running statistics, these see new and replayed samples together."""
+        if len(batches) == 1 or not with_running_statistics(self.net.backbone.modules()):
+            return super()._mean_loss(batches)
+        together = self.net.features(torch.cat([batch.x for batch in batches]), batches[0].task.index)
+        features = together.split([len(batch.y) for batch in batches])
+        losses = [
+            F.cross_entropy(self.net.scores(own, batch.task.index), batch.y, reduction="sum")
+            for own, batch in zip(features, batches, strict=True)
+        ]
+        return torch.stack(losses).sum() / len(together)
 
     def end_task(self, task: Task, data: TaskData) -> None:
         self.kept.keep(task, data.train)
