@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 # versions of torch that make test-versions goes through: several GB each where pip has CUDA builds only
 TORCH_VERSIONS := 2.6.0 2.9.1 2.13.0 2.15.0
-LIBRARY_TESTS := tests/blip tests/fisher tests/model tests/test_*.py
+LIBRARY_TESTS := tests/blip tests/fisher tests/likelihoods tests/model tests/test_*.py
 CHEAP_LAB_TESTS := tests/lab/runs/test_checkpoint.py tests/lab/training tests/lab/test_devices.py
 
 .PHONY: demo test test-all test-versions test-device test-dist torture check bench results docs dist clean

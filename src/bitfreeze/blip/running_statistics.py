@@ -1,5 +1,6 @@
 """Running statistics of BatchNorm and the like: no parameters, so frozen bits do not protect them."""
 
+import warnings
 from collections.abc import Iterable
 
 from torch import nn
@@ -8,6 +9,16 @@ from torch import nn
 def with_running_statistics(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those of ``modules`` that keep running statistics, each once."""
     return list({id(m): m for m in modules if getattr(m, "running_mean", None) is not None}.values())
+
+
+def warn_of_running_statistics(modules: list[nn.Module]) -> None:
+    """Warn whoever makes a BLIP, if it watches such modules and does not hold them."""
+    if modules:
+        warnings.warn(
+            f"{len(modules)} modules under watch ({type(modules[0]).__name__}) keep running statistics, which later "
+            "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
+            stacklevel=3,
+        )
 
 
 def hold_in_eval(module: nn.Module) -> None:

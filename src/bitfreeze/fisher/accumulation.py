@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..likelihoods import Likelihood, as_likelihood, warn_of_probabilities, warn_of_real_targets
+from ..likelihoods import Likelihood
+from ..likelihoods.outputs import as_likelihood, warn_of_probabilities, warn_of_real_targets
 from ..model.parameters import Slot
 from ..model.ranks import Ranks
 from .agreement import first_line

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..likelihoods import Likelihood, as_likelihood
+from ..likelihoods import Likelihood
+from ..likelihoods.outputs import as_likelihood
 from ..model.parameters import Slot
 from .batches import Places, row_places, row_tensors, take_rows
 from .memory import row_chunks

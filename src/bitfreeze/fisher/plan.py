@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..likelihoods import Likelihood, as_likelihood
+from ..likelihoods import Likelihood
+from ..likelihoods.outputs import as_likelihood
 from ..model.parameters import Slot
 from .agreement import agree, first_line
 from .batches import Places, row_places, take_rows

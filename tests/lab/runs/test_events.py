@@ -14,21 +14,23 @@ from bitfreeze.lab.runs.events import (
     EpochDone,
     Evaluation,
     Event,
+    Finished,
     LossResult,
     RandomPlay,
     ScoreResult,
     Started,
+    TaskDone,
     TaskPlayed,
     TaskRead,
     TaskTested,
     Unreadable,
     UpdateDone,
     ending_of,
-    parse_line,
     result_of,
 )
+from bitfreeze.lab.runs.parsing import from_json, values_of
 
-# as version 0.1.0 wrote them, one of each
+# as earlier versions wrote them, at least one of each
 LINES = {
     '{"n": 0, "event": "started", "tasks": ["a", "b"], "learned": 0, "epochs_cap": 200}': Started(
         n=0, tasks=["a", "b"], learned=0, epochs_cap=200
@@ -58,6 +60,11 @@ LINES = {
     '"capacity": 0.25, "prior": 1e-09}': TaskTested(
         n=6, task=1, accuracy=[90.0, 80.5], extra_bytes=10, buffer_bytes=0, report={"capacity": 0.25, "prior": 1e-9}
     ),
+    '{"n": 6, "event": "task", "link": "00ff", "task": 0, "accuracy": [90.0], "extra_bytes": 10, "buffer_bytes": 0, '
+    '"accuracy_with_task": [95.5], "files": {"bits/task1.npz": "ab"}, "capacity": 0.25}': TaskTested(
+        n=6, link="00ff", task=0, accuracy=[90.0], extra_bytes=10, buffer_bytes=0, accuracy_with_task=[95.5],
+        files={"bits/task1.npz": "ab"}, report={"capacity": 0.25},
+    ),
     '{"n": 6, "event": "task", "task": 0, "score": [9.5], "games": [[9.0, 10.0]], "learned": true, '
     '"evaluation_seconds": 0.5, "extra_bytes": 10, "buffer_bytes": 0}': TaskPlayed(
         n=6, task=0, score=[9.5], games=[[9.0, 10.0]], learned=True, evaluation_seconds=0.5, extra_bytes=10,
@@ -76,6 +83,12 @@ LINES = {
         n=7, acc=90.5, bwt=-1.0, bwt_T=-0.5, forgetting=1.0, learning_acc=91.0, model_bytes=100, extra_bytes=10,
         buffer_bytes=0, seconds=60.5,
     ),
+    '{"n": 7, "event": "finished", "link": "00ff", "acc": 90.5, "bwt": -1.0, "bwt_T": -0.5, "forgetting": 1.0, '
+    '"learning_acc": 91.0, "model_bytes": 100, "extra_bytes": 10, "buffer_bytes": 0, "seconds": 60.5, '
+    '"acc_without_task": 80.5}': AccuracyResult(
+        n=7, link="00ff", acc=90.5, bwt=-1.0, bwt_T=-0.5, forgetting=1.0, learning_acc=91.0, model_bytes=100,
+        extra_bytes=10, buffer_bytes=0, seconds=60.5, acc_without_task=80.5,
+    ),
     '{"n": 7, "event": "finished", "final": [9.5], "after_learning": [9.5], "random": [2.0], "best": [9.5], '
     '"learned": [true], "kept": null, "evaluation_seconds": 3.5, "model_bytes": 100, "extra_bytes": 10, '
     '"buffer_bytes": 0, "seconds": 60.5}': ScoreResult(
@@ -84,6 +97,10 @@ LINES = {
     ),
 }  # fmt: skip
 CLASSES = {type(event) for event in LINES.values()}
+
+
+def parse_line(line):
+    return from_json(values_of(line))
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -118,8 +135,12 @@ def test_every_event_comes_back_from_its_line(kind, data):
     assert list(json.loads(line))[:2] == ["n", "event"]
 
 
+def classes_below(kind):
+    return {one for child in kind.__subclasses__() for one in (child, *classes_below(child))}
+
+
 def test_every_class_has_a_line_here():
-    assert set(Event.__subclasses__()) - CLASSES == {Unreadable}
+    assert classes_below(Event) - CLASSES == {Unreadable, TaskDone, Finished}
 
 
 def test_fields_of_later_versions_are_ignored():

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from .durable import write_aside
 from .errors import RunDamaged, RunRefused
-from .events import Event, Finished, from_json, values_of
+from .events import Event, Finished
+from .parsing import from_json, values_of
 
 E = TypeVar("E", bound=Event)
 LINK_DIGITS = 16

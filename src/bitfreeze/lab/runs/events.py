@@ -1,16 +1,13 @@
-"""The events of a run: a class for each, and how each is written to and read from a line of ``events.jsonl``.
+"""The events of a run: a class for each, and how each is written to a line of ``events.jsonl``.
 
-A line holds the event's number, its name and its fields in the order of its class. A field that is None by default is
-left out of the line where it is None; runs of older versions lack some of these. Two kinds of training write events of
-the same name with other fields, so a line is read as the class whose fields it has. Any other field is ignored, except
-in the event of a task, where it is a figure that the method reports.
+A line holds the event's number, its name, its link and its other fields. A field that is None by default is left out of
+the line where it is None, so such fields stand behind all others; runs of older versions lack some of them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from types import UnionType
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +16,20 @@ class Event:
     the run sets both (event_log.py)."""
 
     name: ClassVar[str]
+    last: ClassVar[tuple[str, ...]] = ()  # fields that stand behind those which a subclass adds
     n: int = 0
     link: str | None = field(default=None, compare=False)
 
+    @classmethod
+    def in_line(cls) -> list[Field[Any]]:
+        """The fields in the order of a line."""
+        first = len(fields(Event))
+        rest = sorted(fields(cls)[first:], key=lambda each: (each.default is None, each.name in cls.last))
+        return [*fields(cls)[:first], *rest]
+
     def to_json(self) -> dict[str, Any]:
         """The event as one table of plain values, in the order of its line."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {each.name: getattr(self, each.name) for each in self.in_line()}
         absent = [each.name for each in fields(self) if each.default is None and values[each.name] is None]
         number, report = values.pop("n"), values.pop("report", {})
         kept = {key: value for key, value in values.items() if key not in absent}
@@ -132,91 +137,86 @@ class Continued(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskTested(Event):
-    """A task is learned. ``accuracy`` is the next row of the matrix, ``report`` what the method says of itself.
+class TaskDone(Event):
+    """A task is learned. ``report`` is what the method says of itself."""
+
+    name = "task"
+    last = ("extra_bytes", "buffer_bytes", "files")
+    matrix: ClassVar[str]  # the field that is the next row of the matrix
+    task: int
+    extra_bytes: int
+    buffer_bytes: int
+    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
+    report: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def row(self) -> list[float]:
+        row: list[float] = getattr(self, self.matrix)
+        return row
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskTested(TaskDone):
+    """A task of a supervised run is learned.
 
     ``accuracy`` is without the task where one head grows, else with it. The other row is there where one pass gives
     both.
     """
 
-    name = "task"
-    matrix: ClassVar[str] = "accuracy"
-    task: int
+    matrix = "accuracy"
     accuracy: list[float]
-    extra_bytes: int
-    buffer_bytes: int
     accuracy_with_task: list[float] | None = None
     accuracy_without_task: list[float] | None = None
-    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
-    report: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def row(self) -> list[float]:
-        return self.accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskPlayed(Event):
-    """A task of games is learned. ``score`` is the next row of the matrix: means of the scores in ``games``."""
+class TaskPlayed(TaskDone):
+    """A task of games is learned. ``score`` has means of the scores in ``games``."""
 
-    name = "task"
-    matrix: ClassVar[str] = "score"
-    task: int
+    matrix = "score"
     score: list[float]
     games: list[list[float]]
     learned: bool  # whether the task is played better than at random
     evaluation_seconds: float
-    extra_bytes: int
-    buffer_bytes: int
-    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
-    report: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def row(self) -> list[float]:
-        return self.score
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRead(Event):
-    """A task of text is learned. ``loss`` is the next row of the matrix, in nats a token."""
+class TaskRead(TaskDone):
+    """A task of text is learned. ``loss`` is in nats a token."""
 
-    name = "task"
-    matrix: ClassVar[str] = "loss"
-    task: int
+    matrix = "loss"
     loss: list[float]
-    extra_bytes: int
-    buffer_bytes: int
-    files: dict[str, str] | None = None  # SHA-256 of each file that was kept of the task
-    report: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def row(self) -> list[float]:
-        return self.loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccuracyResult(Event):
-    """A supervised run has ended. Accuracies are in percent; metrics.py defines each of them."""
+class Finished(Event):
+    """A run has ended."""
 
     name = "finished"
+    last = ("model_bytes", "extra_bytes", "buffer_bytes", "seconds")
+    model_bytes: int
+    extra_bytes: int
+    buffer_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyResult(Finished):
+    """A supervised run has ended. Accuracies are in percent; metrics.py defines each of them."""
+
     acc: float
     bwt: float
     bwt_T: float
     forgetting: float
     learning_acc: float
-    model_bytes: int
-    extra_bytes: int
-    buffer_bytes: int
-    seconds: float
     acc_with_task: float | None = None  # where acc is without it
     acc_without_task: float | None = None  # where acc is with it, and one pass gives both
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreResult(Event):
+class ScoreResult(Finished):
     """A run of games has ended. Each list has one mean score, or one answer, for each task."""
 
-    name = "finished"
     final: list[float]
     after_learning: list[float]
     random: list[float]
@@ -224,24 +224,15 @@ class ScoreResult(Event):
     learned: list[bool]
     kept: float | None
     evaluation_seconds: float
-    model_bytes: int
-    extra_bytes: int
-    buffer_bytes: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossResult(Event):
+class LossResult(Finished):
     """A run of texts has ended. Each list has a loss in nats a token for each task."""
 
-    name = "finished"
     final: list[float]
     after_learning: list[float]
     before: list[float]  # of the pretrained network; empty where the first task was not known to it
-    model_bytes: int
-    extra_bytes: int
-    buffer_bytes: int
-    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,79 +245,12 @@ class Unreadable(Event):
 
 
 Round = EpochDone | UpdateDone
-TaskDone = TaskTested | TaskPlayed | TaskRead
-Finished = AccuracyResult | ScoreResult | LossResult
-
-_CLASSES: tuple[type[Event], ...] = (
-    Started, EpochDone, UpdateDone, RandomPlay, Evaluation, Continued, TaskTested, TaskPlayed, TaskRead,
-    AccuracyResult, ScoreResult, LossResult,
-)  # fmt: skip
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON can stand for a field with this type, its entries included."""
-    if isinstance(hint, UnionType):
-        return any(_fits(value, part) for part in get_args(hint))
-    if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(entry, get_args(hint)[0]) for entry in value)
-    if get_origin(hint) is dict:
-        return isinstance(value, dict) and all(_fits(entry, get_args(hint)[1]) for entry in value.values())
-    if hint is float:
-        return type(value) in (int, float)
-    return type(value) is hint
-
-
-_FIELDS = {
-    of: {each.name: get_type_hints(of)[each.name] for each in fields(of) if each.name != "report"} for of in _CLASSES
-}
-_REQUIRED = {
-    of: [each.name for each in fields(of) if each.default is MISSING and each.default_factory is MISSING]
-    for of in _CLASSES
-}
-
-
-def parse_line(line: bytes) -> Event | None:
-    """The event of a line; None for a line without number and name, such as one that was cut off."""
-    values = values_of(line)
-    return None if values is None else from_json(values)
-
-
-def values_of(line: bytes) -> dict[str, Any] | None:
-    """What a line holds; None for a line without number and name."""
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_event = isinstance(values, dict) and type(values.get("n")) is int and "event" in values
-    return values if is_event and isinstance(values.get("link"), str | None) else None
-
-
-def from_json(values: Mapping[str, Any]) -> Event:
-    """The event that ``to_json`` gave; an Unreadable where no class has these fields."""
-    number, name = values["n"], values["event"]
-    faults = {of: _faults(of, values) for of in _CLASSES if of.name == name}
-    if not faults:
-        return Unreadable(n=number, event=name, reason=f"this version has no event {name!r}")
-    best = min(faults, key=lambda of: len(faults[of]))
-    if faults[best]:
-        lacking = " and ".join(faults[best])
-        return Unreadable(n=number, event=name, reason=f"the event {name!r} lacks a valid {lacking}")
-    own = {key: values[key] for key in _FIELDS[best] if key in values}
-    if issubclass(best, TaskDone):
-        own["report"] = {key: value for key, value in values.items() if key not in own and key != "event"}
-    return best(**own)
-
-
-def _faults(of: type[Event], values: Mapping[str, Any]) -> list[str]:
-    """The fields that are missing or have another type."""
-    wrong = [name for name, hint in _FIELDS[of].items() if name in values and not _fits(values[name], hint)]
-    return [*wrong, *(name for name in _REQUIRED[of] if name not in values)]
 
 
 def ending_of(events: Sequence[Event]) -> Finished | Unreadable | None:
     """The last event of a run that has ended; None for a run that has not."""
     last = events[-1] if events else None
-    if isinstance(last, Finished) or (isinstance(last, Unreadable) and last.event == AccuracyResult.name):
+    if isinstance(last, Finished) or (isinstance(last, Unreadable) and last.event == Finished.name):
         return last
     return None
 

@@ -12,10 +12,11 @@ from ..devices import find_device, on_device
 from ..streams import streams
 from .checkpoint import seconds_since
 from .config import Config
-from .events import Finished, from_json
+from .events import Finished
 from .folder import Follower, Listener, RunFolder, runs_root
 from .freed_memory import keep_freed_memory
 from .kinds import kind_of
+from .parsing import from_json
 from .threads import Threads, number_of, torch_threads
 from .torchrun import joined_ranks, on_first_of_node
 

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules, diagonal_fisher
-from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian, Product, as_likelihood, soften
+from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian, Product
+from bitfreeze.likelihoods.outputs import as_likelihood
+from bitfreeze.likelihoods.softening import soften
 
 TEMPERATURES = [0.5, 2.0, 7.0]
 
