@@ -142,7 +142,7 @@ class Replay(Method):
         if len(batches) == 1 or not with_running_statistics(self.net.backbone.modules()):
             return super()._mean_loss(batches)
         together = self.net.features(torch.cat([batch.x for batch in batches]), batches[0].task.index)
-        features = together.split([len(batch.y) for batch in batches])
+        features = torch.split(together, [len(batch.y) for batch in batches])
         losses = [
             F.cross_entropy(self.net.scores(own, batch.task.index), batch.y, reduction="sum")
             for own, batch in zip(features, batches, strict=True)
