@@ -81,7 +81,7 @@ def scatter(axes: Any, found: Points, places: Places) -> None:
         axes.plot(*means(seeds), **style, linestyle="none", zorder=3)
         if len(seeds) > 1:
             axes.plot(*zip(*seeds, strict=True), **{**style, "markersize": 3}, linestyle="none", alpha=0.6)
-        right, up, side = places.get(name, (8, 0, "left"))
+        right, up, side = places.get(name, (0, 15, "center"))
         axes.annotate(
             NAMES[name], means(seeds), (right, up), textcoords="offset points", ha=side, va="center",
             color=STYLES[name]["color"], weight="bold" if name == "blip" else "normal",
@@ -104,9 +104,9 @@ def draw() -> Figure:
         right.set_title("text: a language model of 15 M parameters\nlearns five texts in turn", loc="left", color=INK)
         for axes in (left, right):
             axes.axhline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-            axes.margins(0.12)
+            axes.margins(0.22)
             axes.text(
-                0.02, 0.04, "higher: kept more\nfurther right: learned more\nhollow: keeps old data",
+                0.02, 0.5, "higher: kept more\nfurther right: learned more\nhollow: keeps old data",
                 transform=axes.transAxes, color=GREY,
             )  # fmt: skip
         return figure

@@ -17,6 +17,7 @@ SHAPE = (3, 20, 20)
 TASKS = tuple(Task(k, f"task {k}", 2) for k in range(3))
 REFUSED = {
     "hat": "nn.Sequential, got a ResNet",
+    "blip_lora": "needs a backbone with linear layers",
     "lora": "needs a backbone with linear layers",
     "osf": "needs a backbone with linear layers",
 }

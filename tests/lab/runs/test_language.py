@@ -93,7 +93,7 @@ def test_the_table_has_losses_of_the_base_and_of_each_text(tmp_path):
     assert f"ft: {base:+.3f} against {new:.3f}" in figure("skills", "text5", root=tmp_path).words
     with pytest.raises(ValueError, match=other):
         figure("tradeoff", "text5", root=tmp_path)
-    assert "AdamW lr 0.0002, batch 8, 1 epochs of 24 windows of 16 tokens a task" in row["protocol"]
+    assert "AdamW lr 3e-05, batch 8, 1 epochs of 24 windows of 16 tokens a task" in row["protocol"]
 
 
 def test_methods_without_a_part_in_language_are_refused():

@@ -71,7 +71,9 @@ class LowRankAdaptation(Method):
             if isinstance(layer, nn.Linear)
         ]
         if not places:
-            raise ValueError("lora needs a backbone with linear layers, and this network has none; use another method")
+            raise ValueError(
+                f"{self.record.name} needs a backbone with linear layers, and this network has none; use another method"
+            )
         net.backbone.requires_grad_(False)
         self.adapters = [LowRank(layer, self.rank, self.alpha / self.rank) for _, _, layer in places]
         for (module, name, _), adapter in zip(places, self.adapters, strict=True):
