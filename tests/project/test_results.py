@@ -1,6 +1,5 @@
 """The pages of results/ say what the CSV files beside them do, and these agree with each other."""
 
-import csv
 import re
 import runpy
 from itertools import groupby
@@ -79,18 +78,13 @@ def measured():
 
 
 def pretrained():
-    """The same of pretrained networks with default settings, not rounded: accuracy and change, or loss and rise."""
-    tested = [row for row in pretrained_rows("vision") if row["split"] == "test"]
-    for _, group in groupby(tested, lambda row: (row["method"], row["optimizer"], row["lr"])):
-        seeds = list(group)
-        yield tuple(mean(float(row[name]) for row in seeds) for name in ("acc", "bwt"))
-    for row in pretrained_rows("text"):
-        yield float(row["new_after"]), float(row["base_rise"])
-
-
-def pretrained_rows(name):
-    with (RESULTS / "pretrained" / f"{name}.csv").open() as file:
-        return [row for row in csv.DictReader(file) if not row["settings"]]
+    """Means over seeds of pretrained networks, not rounded: ACC and BWT, or mean loss and the rise of the base's."""
+    for stream, names in (("vision5", ("acc", "bwt")), ("text5", ("loss", "base_rise"))):
+        groups = {}
+        for row in from_csv((RESULTS / f"{stream}.csv").read_text()):
+            groups.setdefault((row["method"], row["variant"]), []).append(row)
+        for seeds in groups.values():
+            yield tuple(mean(row[name] for row in seeds) for name in names)
 
 
 def rounds_to(figure, value):
