@@ -19,7 +19,12 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL_METHODS = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", re.DOTALL)
-COMPARED = {"alt_cifar": "alternating CIFAR", "five_datasets": "five datasets"}  # streams of the table of all methods
+COMPARED = {
+    "alt_cifar": "alternating CIFAR",
+    "five_datasets": "five datasets",
+    "cifar100_10": "CIFAR-100 in ten",
+    "vision5": "pretrained, five sets",
+}  # streams of the table of all methods
 
 
 def read_rows(stream: str) -> list[Row]:
@@ -69,7 +74,7 @@ def _comparable(lines: Sequence[Line]) -> dict[str, str]:
     apart = [len(mine ^ shared) for mine in settings]
     found = {}
     for off, line in sorted(zip(apart, lines, strict=True), key=lambda pair: (-pair[0], len(pair[1].rows))):
-        acc, bwt = (f"{line.figures()[name]['mean']:.1f}" for name in ("acc", "bwt"))
+        acc, bwt = (f"{round(line.figures()[name]['mean'], 1) + 0.0:.1f}" for name in ("acc", "bwt"))
         found[line.method] = f"{acc} / {bwt} ({len(line.rows)}){' *' if off else ''}"
     return found
 
