@@ -199,9 +199,12 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def set_width(self, width: float) -> None:
         """Take a width for all intervals, in place of the one in force."""
-        self.widening = Widening(width)
+        self._set_widening(Widening(width))
+
+    def _set_widening(self, widening: Widening) -> None:
+        self.widening = widening
         for state in self.states.values():
-            state.width = width
+            state.width = widening.width
 
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """Nothing to do."""
@@ -301,9 +304,7 @@ class Directions(WatchedTensors[HeldTensor]):
         self.cost_inside = self.quadratic_cost(clamped=True)
         for layer, progress in before_clamp:  # because the edges of this task are counted with it
             pacing.set_progress(layer, progress)
-        self.widening = widening
-        for state in self.states.values():
-            state.width = widening.width
+        self._set_widening(widening)
 
     # the end of a task
 
@@ -363,7 +364,5 @@ class Directions(WatchedTensors[HeldTensor]):
         self._bind_layers({})
         pacing.load_state(self.layers, state, new_name)
         self.unread_steps = state["unread_steps"]
-        self.widening = Widening(*state["width"])
+        self._set_widening(Widening(*state["width"]))
         self.stepped, self.clamped = ({new_name(n) for n in state[key]} for key in ("stepped", "clamped"))
-        for held in self.states.values():
-            held.width = self.widening.width
