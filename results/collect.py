@@ -2,10 +2,10 @@
 
 Rows of runs that are not there stay as they are: the CSV files are the record. To take one out, delete its line.
 
-A stream's own page holds its runs on test data. Runs that chose settings on validation data, and those that change one
-thing at a time, have pages of their own. Accuracies or scores of single tasks, and the share of bits that each froze,
-are in tasks_<stream>.csv; curves_<stream>.csv has the losses of runs that were cut to a few epochs, and the scores of
-games over the whole sequence.
+A stream's own page holds its runs on test data. Runs that chose settings on validation data, those that change one
+thing at a time, and those of another scenario than the stream's own have pages of their own. Accuracies or scores of
+single tasks, and the share of bits that each froze, are in tasks_<stream>.csv; curves_<stream>.csv has the losses of
+runs that were cut to a few epochs, and the scores of games over the whole sequence.
 """
 
 from pathlib import Path
@@ -26,6 +26,7 @@ FEW_EPOCHS = 10
 TITLES = {
     "tuning_": "Choosing settings on {}: tested on 10 % of the training samples, which are not trained on",
     "ablation_": "Ablation of BLIP on {}: one thing at a time, cut short as the variant says",
+    "class_": "{} with one head that grows, where the task is not told",
     "": "{}",
 }
 
@@ -35,6 +36,8 @@ def kind(run: StoredRun) -> str:
     words = variant_of(run.config).split()
     if "stream.tuning=true" in words:
         return "tuning_"
+    if "stream.scenario=class" in words:
+        return "class_"
     return "ablation_" if run.method == "blip" and ABLATED.get(run.stream) in words else ""
 
 

@@ -11,6 +11,7 @@ from support.scripts import script
 
 pictures = script("docs/pictures")
 readme_picture = script("docs/readme_picture")
+memory_picture = script("docs/memory_picture")
 PAGE = (ROOT / "docs" / "explanation" / "pictures.md").read_text()
 
 
@@ -31,6 +32,14 @@ def test_the_readmes_picture_has_the_figures_of_the_results_pages() -> None:
         assert readme_picture.means(found["blip"]) == pytest.approx(
             [float(cells[name].split()[0]) for name in (new, old)], abs=0.6 * 10**-digits
         )
+
+
+def test_the_picture_of_accuracy_and_memory_is_that_of_results(tmp_path: Path) -> None:
+    memory_picture.main(tmp_path)
+    drawn, shown = (folder / "memory_cifar100_10.svg" for folder in (tmp_path, ROOT / "docs" / "images"))
+    assert memory_picture.draw().words in drawn.read_text()
+    assert memory_picture.draw().words in shown.read_text(), "run python docs/memory_picture.py"
+    assert "blip: ACC" in memory_picture.draw().words
 
 
 def test_every_picture_of_the_page_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

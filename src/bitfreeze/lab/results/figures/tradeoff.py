@@ -71,7 +71,7 @@ def _panel(axes: Any, panel: Panel, rows: Sequence[tuple[dict[str, Any], float, 
     for style, place, group in rows:
         values = [panel.value(each) for each in group]
         middle, off = spread(values)
-        face = "white" if is_ceiling(group[0].run) else style["color"]
+        face = "white" if is_ceiling(group[0].run.method) else style["color"]
         axes.axhline(place, color=PALE, linewidth=0.8, zorder=0)
         axes.plot(values, [place] * len(values), "|", color=style["color"], markersize=8, markeredgewidth=0.8, zorder=1)
         axes.errorbar(middle, place, xerr=off or None, color=style["color"], linewidth=1.2, zorder=2)
