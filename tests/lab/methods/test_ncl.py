@@ -73,6 +73,29 @@ def test_step_is_that_of_the_dense_precision():
     assert (expected - before).abs().max() > 1e-4
 
 
+def test_a_step_from_few_rows_is_that_of_whole_gradients():
+    """A layer that is much wider than the batch, and beside it the same method without the short cut."""
+
+    def wide() -> MultiHead:
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 70), nn.ReLU(), nn.Linear(70, 66, bias=False), nn.ReLU())
+        return MultiHead(layers, 66, [2] * 5)
+
+    after, short = [], []
+    for whole in (False, True):
+        torch.manual_seed(0)
+        method = prepare("ncl", wide, data_size=40)
+        learn(method, TASKS[0])
+        method.begin_task(TASKS[1], few(TASKS[1], 20))
+        if whole:
+            method.thin.between = lambda *_: None
+        method.train_batch(some(TASKS[1], 12), 0.0, method.optimizers(TASKS[1], 0.1))
+        after.append([p.detach().clone() for p in method.net.backbone.parameters()])
+        short.append(method.thin.between(method.net.backbone[1], torch.eye(70), torch.eye(65)) is not None)
+    assert short == [True, False]
+    for ours, theirs in zip(*after, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
+
+
 def test_penalty_is_the_quadratic_form_and_part_of_validation_alone():
     method = prepare("ncl", narrow, strength=2.0, data_size=40)
     data = few(TASKS[0], 30)

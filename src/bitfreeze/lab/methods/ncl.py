@@ -20,6 +20,7 @@ from .method import Record
 from .pull import Named, nbytes
 from .registry import register_method
 from .task_fisher import FisherMethod, fisher_batches
+from .thin_gradients import ThinGradients
 from .unprotected import hold_statistics, without_unprotected
 
 WIDEST = 4096  # inputs or outputs of a layer: its factors are squares of them, and an inverse takes their cube
@@ -67,6 +68,7 @@ class NaturalContinualLearning(FisherMethod):
         self.size = 0  # N, once it is known
         self.precision: dict[str, Kronecker] = {}
         self.anchor: Named = {}  # W0, joined
+        self.thin = ThinGradients()
         return super().build(net, tasks)
 
     def trained(self, task: Task) -> list[Tensor]:
@@ -83,7 +85,8 @@ class NaturalContinualLearning(FisherMethod):
 
     def objective(self, batches: list[Batch]) -> Tensor:
         """Mean loss without the penalty, whose natural gradient is known: ``before_step`` adds it."""
-        return self._mean_loss(batches)
+        with self.thin.recorded(self.layers[name] for name in self.inverse):
+            return self._mean_loss(batches)
 
     def penalty(self, task: Task) -> Tensor | None:
         """strength / 2 * sum of (W - W0) precision (W - W0), for the validation criterion."""
@@ -109,7 +112,9 @@ class NaturalContinualLearning(FisherMethod):
             groups, outputs, _ = joined_shape(layer)
             natural = torch.cat([gradient.reshape(groups, outputs, -1) for gradient in gradients], -1)
             if name in self.inverse:
-                natural = self.inverse[name].times(natural) / self.size
+                inverse = self.inverse[name]
+                thin = self.thin.between(layer, inverse.outputs[0], inverse.inputs[0])
+                natural = (inverse.times(natural) if thin is None else thin[None]) / self.size
             natural += self.strength / self.size * self._apart(name, layer)
             for gradient, value in zip(gradients, split_joined(layer, natural).values(), strict=True):
                 gradient.copy_(value)
