@@ -19,7 +19,8 @@ TASKS, SAMPLES, BATCH, STEPS, ROUNDS = 10, 2000, 64, 10, 5
 COUNTED = (1, 5, 10)
 ROWS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in methods},
-    "blip, levels=true": ("blip", {"levels": True}),
+    "blip, rules=released": ("blip", {"rules": "released", "prior": 1e-11}),
+    "blip, rules=following, levels=true": ("blip", {"rules": "following", "levels": True, "budget": 0.1}),
 }
 
 

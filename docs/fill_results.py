@@ -84,8 +84,7 @@ def _cost(method: str) -> tuple[str, str]:
     rows = re.findall(
         r"^\| (\w+) \| ([\d.]+) \| .* \| (-?[\d.]+) \|$", (RESULTS / "costs.md").read_text(), re.MULTILINE
     )
-    costs = {name: (kept, time) for name, time, kept in reversed(rows)}  # of two tables the first counts
-    return costs.get(method, ("", ""))
+    return {name: (kept, time) for name, time, kept in rows}.get(method, ("", ""))
 
 
 def _needs(record: Record) -> str:

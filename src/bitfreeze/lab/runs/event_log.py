@@ -84,6 +84,7 @@ class EventLog:
         self.written = 0  # number of the next event; a resumed run sets it back
         self._lines = Lines()  # of the events before it, as far as they are known
         self._size: int | None = None  # of the file after this process has written
+        self._seen: tuple[bytes, Lines] = b"", Lines()  # what was read last: a report asks a run three times
 
     def read(self) -> list[Event]:
         """All events that count. Raises RunDamaged where one is damaged or missing."""
@@ -92,15 +93,18 @@ class EventLog:
             raise RunDamaged(
                 f"{self.file} is damaged ({lines.faults[0]}): the run's command restores it from the checkpoint"
             )
-        return lines.events
+        return list(lines.events)
 
     def _read(self) -> Lines:
         try:
-            return read_lines(self.file.read_bytes())
+            data = self.file.read_bytes()
         except FileNotFoundError:
             return Lines()
         except OSError as error:
             raise RunDamaged(f"{self.file} cannot be read ({error.strerror}): delete the run") from None
+        if data != self._seen[0]:
+            self._seen = data, read_lines(data)
+        return self._seen[1]
 
     def append(self, event: E) -> E:
         """Append an event; returns it with its number and link. The end of a run is written to the disk itself."""
