@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
+from .linear_layers import replace_linear_layers
 from .method import Method, Record
 from .registry import register_method
 
@@ -64,20 +65,9 @@ class LowRankAdaptation(Method):
         require("method", self, ["alpha"], lambda a: a > 0, "greater than 0")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        places = [
-            (module, name, layer)
-            for module in net.backbone.modules()
-            for name, layer in module.named_children()
-            if isinstance(layer, nn.Linear)
-        ]
-        if not places:
-            raise ValueError(
-                f"{self.record.name} needs a backbone with linear layers, and this network has none; use another method"
-            )
-        net.backbone.requires_grad_(False)
-        self.adapters = [LowRank(layer, self.rank, self.alpha / self.rank) for _, _, layer in places]
-        for (module, name, _), adapter in zip(places, self.adapters, strict=True):
-            setattr(module, name, adapter)
+        self.adapters = replace_linear_layers(
+            net, self.record.name, lambda layer: LowRank(layer, self.rank, self.alpha / self.rank)
+        )
         return super().build(net, tasks)
 
     def end_task(self, task: Task, data: TaskData) -> None:

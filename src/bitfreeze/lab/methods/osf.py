@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..nets import MultiHead
 from ..options import require
 from ..tasks import Task, TaskData
+from .linear_layers import replace_linear_layers
 from .method import Method, Record
 from .registry import register_method
 
@@ -94,18 +95,7 @@ class OrthogonalSubspaceFineTuning(Method):
         require("method", self, ["share"], lambda s: 0 <= s <= 1, "from 0 to 1", "0 fixes no direction")
 
     def build(self, net: MultiHead, tasks: tuple[Task, ...]) -> nn.Module:
-        places = [
-            (module, name, layer)
-            for module in net.backbone.modules()
-            for name, layer in module.named_children()
-            if isinstance(layer, nn.Linear)
-        ]
-        if not places:
-            raise ValueError("osf needs a backbone with linear layers, and this network has none; use another method")
-        net.backbone.requires_grad_(False)
-        self.layers = [Decomposed(layer, self.share) for _, _, layer in places]
-        for (module, name, _), layer in zip(places, self.layers, strict=True):
-            setattr(module, name, layer)
+        self.layers = replace_linear_layers(net, self.record.name, lambda layer: Decomposed(layer, self.share))
         return super().build(net, tasks)
 
     def before_step(self, task: Task) -> None:
