@@ -161,7 +161,7 @@ def test_the_answer_is_the_best_rival_with_its_cost(tmp_path):
         runs += [make_run(tmp_path, "blip", seed=seed, accuracies=((96.0,), (95.0, 97.0 + seed / 10)))]
         runs += [make_run(tmp_path, "ft", seed=seed, accuracies=((96.0,), (60.0, 97.0 + seed / 10)))]
     found = answer_of(runs)
-    assert found.lead == "blip keeps most of 2 methods, over 2 seeds."
+    assert found.lead == "Of 2 methods blip knows most after the last task, over 2 seeds."
     facts = {fact.title: (fact.value, fact.note) for fact in found.facts}
     assert facts["ACC"] == ("96.03 ± 0.04 %", "next: ft 78.53 ± 0.04")
     assert facts["change since learned"] == ("-1.00 points", "fine-tuning: -36.00")
@@ -178,14 +178,19 @@ def test_methods_that_seeds_cannot_tell_apart_are_called_level(tmp_path):
     for seed, off in enumerate((0.0, 3.0)):
         runs += [make_run(tmp_path, "blip", seed=seed, accuracies=((96.0,), (95.0, 97.0 - off)))]
         runs += [make_run(tmp_path, "ewc", seed=seed, accuracies=((96.0,), (94.0, 97.0 - off)))]
-    assert answer_of(runs).lead == "blip keeps most of 2 methods, level with ewc within the spread of 2 seeds."
+    assert (
+        answer_of(runs).lead
+        == "Of 2 methods blip knows most after the last task, level with ewc within the spread of 2 seeds."
+    )
 
 
 def test_only_lines_with_common_settings_are_compared(tmp_path):
     runs = [make_run(tmp_path, "hat", accuracies=((99.0,), (99.0, 99.0)))]
     for method, last in (("ft", 60.0), ("blip", 90.0)):
         runs += [make_run(tmp_path, method, changes=["training.epochs=4"], accuracies=((96.0,), (last, 97.0)))]
-    assert answer_of(runs).lead == "blip keeps most of 2 methods, over one seed (training.epochs=4)."
+    assert (
+        answer_of(runs).lead == "Of 2 methods blip knows most after the last task, over one seed (training.epochs=4)."
+    )
 
 
 def test_several_streams_have_their_answers_at_the_top(tmp_path):

@@ -1,4 +1,4 @@
-"""What a table says in a few words: which method keeps most, and at what cost."""
+"""What a table says in a few words: which method knows most in the end, and at what cost."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ def _lead(ranked: Sequence[Line], title: str, name: str, setting: str) -> str:
     if level and len(best.rows) > 1:
         others = ", ".join(_label(line) for line in level)
         near = f"level with {others} within the spread of {seeds}"
-        return f"{_label(best)} keeps most of {len(ranked)} methods, {near}{where}."
-    return f"{_label(best)} keeps most of {len(ranked)} methods, over {seeds}{where}."
+        return f"Of {len(ranked)} methods {_label(best)} knows most after the last task, {near}{where}."
+    return f"Of {len(ranked)} methods {_label(best)} knows most after the last task, over {seeds}{where}."
 
 
 def _runner_up(ranked: Sequence[Line], title: str, name: str) -> str:
