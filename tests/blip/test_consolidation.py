@@ -210,3 +210,28 @@ def test_rounding_the_total_freezes_whole_bits_of_all_gains_together(gain: str) 
         assert (total.frozen_bits() <= each.frozen_bits()).all()
         assert (each.frozen_bits() == total.frozen_bits()).all() or task > 1
     assert each.frozen_bits().float().mean() > total.frozen_bits().float().mean() + 1
+
+
+@pytest.mark.parametrize(("head", "doubted"), [(0, False), (1, True)])
+def test_predictions_that_are_a_guess_are_told(head: int, doubted: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(200, 20)
+    y = x[:, :10].argmax(1)
+    body, heads = nn.Linear(20, 20), nn.ModuleList([nn.Linear(20, 10), nn.Linear(20, 10)])
+    with torch.no_grad():
+        body.weight.copy_(torch.eye(20))
+        heads[0].weight.copy_(10 * torch.eye(10, 20))
+    model = nn.ModuleDict({"body": body, "heads": heads})
+    report = BLIP(model, watch=body).consolidate([(x, y)], forward=lambda x: heads[head](body(x)))
+    assert report.is_a_guess == doubted
+    assert ("hardly more than a guess does: is it the head of this task?" in str(report)) == doubted
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_few_labels_or_none_are_no_evidence_of_a_guess(labelled: bool) -> None:
+    x = torch.randn(40, 6)
+    model = Net()
+    wrong = (model(x).argmax(1) + 1) % 3
+    report = BLIP(model).consolidate([(x, wrong) if labelled else x])
+    assert report.accuracy == (0 if labelled else None)
+    assert not report.is_a_guess

@@ -77,7 +77,7 @@ def test_masks_counts_and_answers_stay() -> None:
     labels = z.argmax(-1)
     labels[0, 0] = (labels[0, 0] + 1) % 4
     assert soft.predictions(3) == plain.predictions(3) == 3
-    assert soft.correct(labels, 3) == plain.correct(labels, 3) == (2, 3)
+    assert soft.correct(labels, 3) == plain.correct(labels, 3) == (2, 3, 3 / 4)
     assert not gradient(soft.log_prob(labels), z)[mask == 0].any()
     assert torch.equal(soft.unlikely(), plain.unlikely())
     with pytest.raises(ValueError, match="class numbers from 0 to 3"):

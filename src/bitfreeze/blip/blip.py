@@ -279,6 +279,7 @@ class BLIP:
             task=self.tasks, tensors=found.reports, histogram=found.histogram, prior=self.prior,
             share=frozen / max(1, touched * self.depth), rules=self.rules, samples=found.estimate.samples,
             fisher_seconds=fisher_seconds, seconds=seconds, drift=drift, accuracy=found.estimate.accuracy,
+            is_a_guess=found.estimate.is_a_guess,
         )  # fmt: skip
 
     def _current_versions(self) -> dict[str, tuple[int, int]]:

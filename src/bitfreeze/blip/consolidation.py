@@ -56,6 +56,7 @@ class Consolidation:
         drift: estimated nats a sample (a predicted token, for sequences) that this task has cost the earlier ones,
             known to within a factor of two; None under rules by weight.
         accuracy: share of the predictions on this data that agree with its labels, None without labels.
+        is_a_guess: whether that share is about that of a guess among the classes, as with a head of another task.
     """
 
     task: int
@@ -69,6 +70,7 @@ class Consolidation:
     seconds: float
     drift: float | None = None
     accuracy: float | None = None
+    is_a_guess: bool = False
 
     @property
     def at_edge(self) -> float | None:
@@ -127,7 +129,8 @@ class Consolidation:
     def _sentences(self) -> list[str]:
         found = []
         if self.accuracy is not None:
-            found.append(f"forward predicts {self.accuracy:.1%} of this data's labels")
+            doubt = ", hardly more than a guess does: is it the head of this task?" if self.is_a_guess else ""
+            found.append(f"forward predicts {self.accuracy:.1%} of this data's labels{doubt}")
         if self.at_edge is not None:
             found.append(f"{self.at_edge:.2%} of the coordinates ended the task at the edge of their interval")
         if self.drift is not None and self.task > 1:

@@ -40,6 +40,7 @@ class Accumulation:
         self.samples = 0
         self.predictions = 0
         self.hits, self.judged = 0, 0  # predictions that the data's own labels confirm, and those compared
+        self.guessed = 0.0  # hits of a guess, on average
         self.plan: Plan | None = None
 
     def add(self, x: Any, given: Any, limit: int | None) -> None:
@@ -74,15 +75,15 @@ class Accumulation:
             self._add_by_fallback(self.plan, Work(self.forward, x, labels, score, rows, places))
         self.samples += rows
         self.predictions += likelihood.predictions(rows)
-        hits, judged = likelihood.correct(given, rows) or (0, 0)
-        self.hits, self.judged = self.hits + hits, self.judged + judged
+        hits, judged, guessed = likelihood.correct(given, rows) or (0, 0, 0.0)
+        self.hits, self.judged, self.guessed = self.hits + hits, self.judged + judged, self.guessed + guessed
 
     def summary(self) -> dict[str, Any]:
         """Plain values that tell other ranks what this rank did."""
+        counted = {name: getattr(self, name) for name in ("samples", "predictions", "hits", "judged", "guessed")}
         if self.plan is None:
-            return {"samples": 0, "predictions": 0, "hits": 0, "judged": 0, "reached": False, "ways": {}}
+            return {**counted, "reached": False, "ways": {}}
         reached = self.plan.reached or any(bool(total.any()) for total in self.totals.values())
-        counted = {name: getattr(self, name) for name in ("samples", "predictions", "hits", "judged")}
         return {**counted, "reached": reached, "ways": self.plan.describe()}
 
     def _numbers(self, rows: int) -> range:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from .measuring import Measuring, Statistics
 from .quiet import undisturbed
 
 Progress = Callable[[int, int | None], None]
+FEW = 50  # labels that tell nothing of the predictions
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class FisherEstimate:
         statistics: by layer why its statistics were not filled, or "" where they were.
         positions: predicted positions a sample, 1 where samples have none.
         accuracy: share of the predictions that agree with the labels of the data, None without labels.
+        is_a_guess: whether that share is about that of a guess among the classes, or of an untrained head.
 
     Example:
         >>> found = estimate(nn.Linear(2, 3), [torch.ones(4, 2)])
@@ -52,6 +55,7 @@ class FisherEstimate:
     statistics: dict[nn.Module, str] = field(default_factory=dict)
     positions: float = 1.0
     accuracy: float | None = None
+    is_a_guess: bool = False
 
 
 def diagonal_fisher(
@@ -193,7 +197,9 @@ def estimate(
     with ranks.together():
         _require_finite(values)
     seconds = time.perf_counter() - started
-    return FisherEstimate(values, found.samples, found.ways, seconds, reasons, found.positions, found.accuracy)
+    return FisherEstimate(
+        values, found.samples, found.ways, seconds, reasons, found.positions, found.accuracy, found.is_a_guess
+    )
 
 
 def explain(
@@ -230,14 +236,23 @@ def _without(slots: list[Slot], skip: Collection[str]) -> list[Slot]:
     return [slot for slot in slots if slot.name not in skip]
 
 
+def _most_of_a_guess(hits: float, judged: int) -> float:
+    """Hits of an untrained head at most, where a guess among the classes has ``hits`` on average.
+
+    Its features are not random, so it may have a tenth of what a guess misses beside, but not twice the hits.
+    """
+    return hits + min(0.1 * (judged - hits), hits) + 2 * sqrt(hits * (1 - hits / judged))
+
+
 class _Found:
     """Number of samples and ways of all ranks, from the summary of each."""
 
     def __init__(self, summaries: list[dict[str, Any]]) -> None:
         self.samples = sum(summary["samples"] for summary in summaries)
         self.positions = sum(summary["predictions"] for summary in summaries) / max(1, self.samples)
-        judged = sum(summary["judged"] for summary in summaries)
-        self.accuracy = sum(summary["hits"] for summary in summaries) / judged if judged else None
+        hits, judged, guessed = (sum(s[name] for s in summaries) for name in ("hits", "judged", "guessed"))
+        self.accuracy = hits / judged if judged else None
+        self.is_a_guess = judged >= FEW and hits <= _most_of_a_guess(guessed, judged)
         self.ways: dict[str, str] = {}
         for summary in reversed(summaries):  # where ranks differ, the first rank's way is reported
             self.ways |= summary["ways"]

@@ -51,13 +51,14 @@ class Categorical(Likelihood):
     def predictions(self, rows: int) -> int:
         return self.log_p[:rows, ..., 0].numel() if self.mask is None else int(self.mask[:rows].sum())
 
-    def correct(self, labels: Any, rows: int) -> tuple[int, int] | None:
+    def correct(self, labels: Any, rows: int) -> tuple[int, int, float] | None:
         if not isinstance(labels, Tensor) or labels.shape != self.log_p.shape[:-1] or labels.is_floating_point():
             return None
         labels = labels[:rows].to(self.log_p.device)
         counts = labels >= 0 if self.mask is None else (labels >= 0) & self.mask[:rows].bool()
         hits = (self.log_p[:rows].argmax(-1) == labels) & counts
-        return int(hits.sum()), int(counts.sum())
+        counted = int(counts.sum())
+        return int(hits.sum()), counted, counted / self.log_p.shape[-1]
 
     def log_prob(self, labels: Tensor) -> Tensor:
         if labels.shape != self.log_p.shape[:-1]:

@@ -68,7 +68,7 @@ class Likelihood(ABC):
         """
         return rows
 
-    def correct(self, labels: Any, rows: int) -> tuple[int, int] | None:
+    def correct(self, labels: Any, rows: int) -> tuple[int, int, float] | None:
         """Count the positions of the first samples where the likeliest class is the label.
 
         Args:
@@ -76,7 +76,8 @@ class Likelihood(ABC):
             rows: number of samples.
 
         Returns:
-            Correct positions and positions that count; None where there are no classes, or labels of another shape.
+            Correct positions, positions that count, and how many of them a guess gets right on average; None where
+            there are no classes, or labels of another shape.
         """
         return None
 

@@ -29,7 +29,7 @@ class Softened(Likelihood):
     def predictions(self, rows: int) -> int:
         return self.inner.predictions(rows)
 
-    def correct(self, labels: Any, rows: int) -> tuple[int, int] | None:
+    def correct(self, labels: Any, rows: int) -> tuple[int, int, float] | None:
         return self.inner.correct(labels, rows)
 
     def unlikely(self) -> Any:
