@@ -59,7 +59,7 @@ CONSOLIDATE = {
         nothing, lambda m, b: b.consolidate(TensorDataset(*make_task(1))), TypeError,
         "got TensorDataset, a dataset of single samples; wrap it in a DataLoader",
     ),
-    "nothing as data": (nothing, lambda m, b: b.consolidate(None), TypeError, "of batches, got a NoneType"),
+    "nothing as data": (nothing, lambda m, b: b.consolidate(None), TypeError, "of batches, such as a DataLoader, got None"),
     "single logit": (nothing, with_forward(lambda m: lambda x: m(x)[:, :1]), ValueError, r"C >= 2, got \[32, 1\]"),
     "one number a sample": (nothing, with_forward(lambda m: lambda x: m(x)[:, 0]), ValueError, r"C\], got \[32\]"),
     "no tensor": (nothing, with_forward(lambda m: lambda x: None), TypeError, "class logits .* got NoneType"),
@@ -167,16 +167,17 @@ SETTINGS = {
     "no bits": ({"bits": 0}, "bits must be a whole number from 1 to 23, got 0"),
     "more bits than float32 has": ({"bits": 24}, "bits must be a whole number from 1 to 23, got 24"),
     "half a bit": ({"bits": 2.5}, "bits must be a whole number from 1 to 23, got 2.5"),
-    "prior 0": ({"prior": 0}, "prior must be above 0, got 0"),
-    "prior below 0": ({"prior": -1.0}, "prior must be above 0, got -1.0"),
-    "prior NaN": ({"prior": float("nan")}, "prior must be above 0, got nan"),
-    "prior infinite": ({"prior": float("inf")}, "prior must be above 0, got inf"),
-    "budget 0": ({"budget": 0}, "budget must lie between 0 and 1, .* got 0"),
-    "budget 1": ({"budget": 1}, "budget must lie between 0 and 1, .* got 1"),
-    "budget in percent": ({"budget": 10}, "budget must lie between 0 and 1, .* got 10"),
-    "budget NaN": ({"budget": float("nan")}, "budget must lie between 0 and 1, .* got nan"),
+    "prior 0": ({"prior": 0}, "prior must be above 0 and finite, got 0"),
+    "prior below 0": ({"prior": -1.0}, "prior must be above 0 and finite, got -1.0"),
+    "prior NaN": ({"prior": float("nan")}, "prior must be above 0 and finite, got nan"),
+    "prior infinite": ({"prior": float("inf")}, "prior must be above 0 and finite, got inf"),
+    "budget 0": ({"budget": 0}, "budget must be a share of the bits, .* got 0"),
+    "budget 1": ({"budget": 1}, "budget must be a share of the bits, .* got 1"),
+    "budget in percent": ({"budget": 10}, "budget must be a share of the bits, .* got 10"),
+    "budget NaN": ({"budget": float("nan")}, "budget must be a share of the bits, .* got nan"),
     "bound 0": ({"bound": 0}, "bound must be above 0, got 0"),
     "bound NaN": ({"bound": float("nan")}, "bound must be above 0, got nan"),
+    "tolerance 0": ({"tolerance": 0}, "tolerance must be above 0, .* got 0; the default, 0.05"),
     "foreign watch": ({"watch": nn.Linear(1, 1)}, "watch must be part of the model, got .*; give a submodule"),
     "unknown name": (
         {"watch": ["backbone.9.weight"]},
@@ -189,6 +190,28 @@ SETTINGS = {
 @pytest.mark.parametrize(("settings", "match"), SETTINGS.values(), ids=SETTINGS)
 def test_settings_refused(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
+        BLIP(Net(), **settings)
+
+
+OF_ANOTHER_KIND = {
+    "tolerance in words": ({"tolerance": "0.05"}, "tolerance must be a number, above 0, .* got '0.05'; the default"),
+    "tolerance of a list": ({"tolerance": [0.05]}, r"tolerance must be a number, above 0, .* got \[0.05\]"),
+    "tolerance of a tensor": ({"tolerance": torch.tensor(0.05)}, "tolerance must be a number, .* got tensor"),
+    "tolerance switched on": ({"tolerance": True}, "tolerance must be a number, above 0, .* got True"),
+    "budget in words": ({"budget": "x"}, "budget must be a number, a share of the bits, .* got 'x'"),
+    "bound in words": ({"bound": "6"}, "bound must be a number, above 0, got '6'"),
+    "freeze_statistics in words": ({"freeze_statistics": "False"}, "freeze_statistics must be True or False, got 'Fal"),
+    "parameters": (
+        {"watch": list(nn.Linear(1, 1).parameters())},
+        "watch must be a submodule, a name, or a list of these, got Parameter; .*named_parameters",
+    ),
+    "a number": ({"watch": 3}, "watch must be a submodule, a name, or a list of these, got int"),
+}
+
+
+@pytest.mark.parametrize(("settings", "match"), OF_ANOTHER_KIND.values(), ids=OF_ANOTHER_KIND)
+def test_settings_of_another_kind_refused(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(TypeError, match=match):
         BLIP(Net(), **settings)
 
 

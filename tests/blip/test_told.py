@@ -150,7 +150,7 @@ def test_training_between_two_ends_is_nothing_to_tell(guard: str) -> None:
 
 # real targets beside class logits
 
-REAL = "forward returns class logits, but the data's labels are real numbers; return .*Gaussian"
+REAL = r"forward returns class logits \[8, 3\], but the data's labels are real numbers \[8.*\]; return .*Gaussian"
 
 
 def regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -158,10 +158,10 @@ def regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return nn.Linear(6, 3), torch.randn(8, 6), torch.randn(8)
 
 
-@pytest.mark.parametrize("column", [False, True])
-def test_real_targets_beside_class_logits_are_told(column: bool, guard: str) -> None:
-    model, x, y = regression()
-    y = y[:, None] if column else y
+@pytest.mark.parametrize("shape", [(8,), (8, 1), (8, 3)])
+def test_real_targets_beside_class_logits_are_told(shape: tuple[int, ...], guard: str) -> None:
+    model, x, _ = regression()
+    y = torch.randn(shape)
     with told_here(REAL):
         BLIP(model, **GUARDS[guard]).consolidate([(x, y)])
     with told_here(REAL):
@@ -176,8 +176,8 @@ def test_real_targets_are_told_of_softened_logits_too() -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [torch.arange(8) % 3, (torch.arange(8) % 3).float(), torch.rand(8, 3), None],
-    ids=["whole", "whole floats", "a number for each class", "none"],
+    [torch.arange(8) % 3, (torch.arange(8) % 3).float(), torch.rand(8, 3).softmax(-1), torch.eye(3)[[0, 1] * 4], None],
+    ids=["whole", "whole floats", "probabilities", "one-hot", "none"],
 )
 def test_other_labels_are_nothing_to_tell(labels: Any, guard: str) -> None:
     model, x, _ = regression()
@@ -294,3 +294,25 @@ def test_a_copy_that_is_attached_is_nothing_to_tell_and_a_detached_copy_is(guard
     optimizer.step()
     with told_here(UNCLAMPED):
         optimizer.step()
+
+
+def test_several_yes_no_labels_beside_class_logits_are_told(guard: str) -> None:
+    model, x, _ = regression()
+    with told_here("labels are real numbers .*Bernoulli"):
+        BLIP(model, **GUARDS[guard]).consolidate([(x, torch.tensor([[1.0, 1.0, 0.0]] * 8))])
+
+
+# logits with the classes on the second axis
+
+
+@pytest.mark.parametrize("kind", ["sample", "exact", "true"])
+def test_classes_on_the_second_axis_are_refused(kind: str, guard: str) -> None:
+    model, x, y = nn.Conv1d(2, 3, 3, padding=1), torch.randn(4, 2, 5), torch.arange(20).reshape(4, 5) % 3
+    blip = BLIP(model, **GUARDS[guard])
+    sentence = (
+        r"logits must have the shape \[n, positions, C\], got \[4, 3, 5\] with labels \[4, 5\]; .*transpose\(1, 2\)"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        blip.consolidate([(x, y)], labels=kind)
+    assert blip.tasks == 0
+    blip.consolidate([(x, y)], lambda x: model(x).transpose(1, 2), labels=kind)

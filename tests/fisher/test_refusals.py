@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from bitfreeze import BLIP, Rules
 from bitfreeze.fisher import estimate
 from bitfreeze.likelihoods import Bernoulli, Categorical, Gaussian
 from support.networks import WIDTH, inputs, network
@@ -213,7 +214,13 @@ def test_watch(model, x):
     refuses(ValueError, "of the model, got '3.weight'", model, [x], watch="3.weight")
     refuses(ValueError, "watch must be part of the model, got", model, [x], watch=nn.Linear(2, 2))
     refuses(ValueError, "at least one parameter, got none", model, [x], watch=[])
-    refuses(TypeError, "watch must be a part of the model", model, [x], watch=[model[0].weight])
+    refuses(
+        TypeError,
+        "watch must be a submodule, a name, or a list of these, got Parameter; ",
+        model,
+        [x],
+        watch=[model[0].weight],
+    )
 
 
 def test_probabilities_in_place_of_logits_are_noticed(model, x):
@@ -234,3 +241,45 @@ def test_a_model_that_takes_more_than_the_input_is_told_of_forward(x):
     with pytest.raises(TypeError, match="missing 1 required") as caught:
         estimate(Headed(WIDTH, 3).double(), [x])
     assert "pass forward=, such as forward=lambda x: model(x, task)" in caught.value.__notes__[0]
+
+
+ARGUMENTS = {
+    "forward": ("a", "forward must be a function, got 'a'"),
+    "targets": ("y", "targets must be a function, got 'y'"),
+    "progress": (True, "progress must be a function, got True"),
+    "generator": (0, r"generator must be a torch.Generator, got 0; make one with torch.Generator\(\)"),
+    "distributed": ("no", "distributed must be True or False, got 'no'"),
+    "samples": ("all", "samples must be a whole number of at least 1, got 'all'"),
+    "memory_bytes": ("1G", "memory_bytes must be a whole number of at least 0, got '1G'"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("rules", ["fisher", "directions", "strict"])
+def test_arguments_of_another_kind(model, x, name, rules):
+    value, sentence = ARGUMENTS[name]
+    act = estimate if rules == "fisher" else BLIP(model, rules=getattr(Rules, rules)()).consolidate
+    first = (model, [x]) if rules == "fisher" else ([x],)
+    with unchanged(model), pytest.raises((TypeError, ValueError), match=sentence):
+        act(*first, **{name: value})
+
+
+@pytest.mark.parametrize("data", [None, 3])
+def test_data_that_are_nothing(model, data):
+    refuses(TypeError, f"data must be an iterable of batches, such as a DataLoader, got {data}", model, data)
+
+
+def test_labels_that_are_no_numbers(model, x):
+    refuses(TypeError, "labels must be numbers, got list of other things", model, [(x, ["cat"] * N)], labels="true")
+
+
+def test_labels_that_are_no_classes(model, x):
+    real = torch.full((N,), 0.5)
+    with pytest.warns(UserWarning, match="real numbers"):
+        refuses(ValueError, "class numbers from 0 to 2, got real", model, [(x, real)], labels="true")
+
+
+@pytest.mark.parametrize("scale", ["1", 0, -1.0, None])
+def test_scales_that_are_no_deviations(scale):
+    with pytest.raises(ValueError, match="scale must be a number above 0, or a tensor of them, got"):
+        Gaussian(torch.zeros(3), scale=scale)

@@ -85,6 +85,7 @@ class BLIP:
     ) -> None:
         rules = default_rules(budget, prior) if rules is None else rules
         checks.require_settings(rules, bits, bound, tolerance=tolerance, budget=budget, prior=prior)
+        checks.require_flag("freeze_statistics", freeze_statistics)
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
         require_supported(model, current_ranks())

@@ -1,6 +1,9 @@
 """Checks: settings that make sense, saved states that belong to the model, parameters inside their intervals."""
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
+from numbers import Real
+from typing import Any
 
 import torch
 
@@ -31,22 +34,33 @@ def require_settings(
     whole = hasattr(bits, "__index__") and not isinstance(bits, bool)
     if not (whole and 1 <= bits <= MAX_DEPTH):
         raise ValueError(f"bits must be a whole number from 1 to {MAX_DEPTH}, got {bits!r}")
-    if not 0 < bound <= MAX_BOUND:
-        raise ValueError(
-            f"bound must be above 0, got {bound!r}" if not bound > 0 else f"bound must be at most {MAX_BOUND:g}"
-        )
-    if tolerance is not None and not 0 < tolerance < float("inf"):
-        raise ValueError(f"tolerance must be above 0, in nats a sample, got {tolerance!r}; 0.05 is a strict one")
-    if budget is not None and not 0 < budget < 1:
-        raise ValueError(f"budget must lie between 0 and 1, a share of the bits, got {budget!r}")
-    if prior is not None and not 0 < prior < float("inf"):
-        raise ValueError(f"prior must be above 0, got {prior!r}")
+    _require_number("bound", bound, "above 0", lambda c: c > 0)
+    _require_number("bound", bound, f"at most {MAX_BOUND:g}", lambda c: c <= MAX_BOUND)
+    if tolerance is not None:
+        hint = "; the default, 0.05, lets a network become about 5 % less sure of its answers"
+        _require_number("tolerance", tolerance, "above 0, in nats a sample", lambda t: 0 < t < inf, hint)
+    if budget is not None:
+        _require_number("budget", budget, "a share of the bits, above 0 and below 1", lambda b: 0 < b < 1)
+    if prior is not None:
+        _require_number("prior", prior, "above 0 and finite", lambda f: 0 < f < inf)
     by_weight = isinstance(require_rules(rules), WeightRules)
     given = {"tolerance": tolerance} if by_weight else {"budget": budget, "prior": prior}
     for name, value in given.items():
         if value is not None:
             instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
             raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
+
+
+def _require_number(name: str, value: Any, what: str, fits: Callable[[Any], bool], hint: str = "") -> None:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a number, {what}, got {value!r}{hint}")
+    if not fits(value):
+        raise ValueError(f"{name} must be {what}, got {value!r}{hint}")
+
+
+def require_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
 
 
 def renamed(names: Iterable[str], rename: Mapping[str, str] | Callable[[str], str] | None) -> dict[str, str]:

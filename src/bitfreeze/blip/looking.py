@@ -7,7 +7,8 @@ from torch import nn
 
 from .. import fisher as fisher_information
 from ..fisher import FisherEstimate
-from ..fisher.estimation import call_model, warn_of_used_up
+from ..fisher.arguments import require_arguments, warn_of_used_up
+from ..fisher.estimation import call_model
 from ..likelihoods.outputs import as_likelihood, warn_of_probabilities
 from ..likelihoods.softening import soften
 
@@ -26,6 +27,7 @@ class Looker:
         temperature: float,
         **options: Any,
     ) -> None:
+        require_arguments(forward=forward, samples=samples, **options)
         self.model, self.samples, self.options = model, samples, options
         self.forward = forward if temperature == 1 else _softened(forward or call_model(model), temperature)
         self.data = data

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..likelihoods import Likelihood
-from ..likelihoods.outputs import as_likelihood, warn_of_probabilities, warn_of_real_targets
+from ..likelihoods.outputs import as_likelihood, look_at_labels, warn_of_probabilities
 from ..model.parameters import Slot
 from ..model.ranks import Ranks
 from .agreement import first_line
@@ -51,7 +51,7 @@ class Accumulation:
         likelihood = as_likelihood(output)
         if self.plan is None:
             warn_of_probabilities(output)
-            warn_of_real_targets(likelihood, given)
+            look_at_labels(likelihood, given)
         n = likelihood.rows
         if n == 0:
             return
@@ -146,7 +146,7 @@ class Accumulation:
                 "labels='true' needs labels; give batches (input, labels), or targets=, which gets them from a batch"
             )
         if not isinstance(given, Tensor | tuple) and not (isinstance(given, list) and isinstance(given[0], Tensor)):
-            given = torch.as_tensor(given)
+            given = _as_tensor(given)
         likelihood.require_labels(given)
         return to_device(given, self.device)
 
@@ -158,6 +158,16 @@ class Accumulation:
 
 def _support_score(k: int, likelihood: Likelihood, labels: Any) -> Tensor:
     return likelihood.support(k)
+
+
+def _as_tensor(labels: Any) -> Tensor:
+    try:
+        return torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"labels must be numbers, got {type(labels).__name__} of other things; pass targets=, which makes them "
+            "from a batch"
+        ) from error
 
 
 def _require_usable(score: Tensor) -> None:

@@ -8,16 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, IterableDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .._messages import warn_caller
 from ..model.parameters import Slot, Watch, find_parameters, require_float
 from ..model.ranks import current_ranks
 from ..model.shards import as_one_process, require_supported
 from ..model.undo import LAST, ONE_AT_A_TIME, Undo, turn_over
 from . import memory
 from .accumulation import Accumulation
+from .arguments import require_arguments, require_batches
 from .batches import split_batch
 from .calls import Calls
 from .labels import common_generator, require_kind
@@ -158,7 +156,11 @@ def estimate(
     started, ranks = time.perf_counter(), current_ranks(distributed)
     with ranks.together():
         require_kind(labels)
-        _require_batches(data, samples)
+        require_batches(data)
+        require_arguments(
+            forward=forward, samples=samples, targets=targets, generator=generator, memory_bytes=memory_bytes,
+            progress=progress, distributed=distributed,
+        )  # fmt: skip
         require_supported(model, ranks)
         measuring = Measuring(model, statistics or {})
         watched = find_parameters(model, watch)
@@ -282,34 +284,6 @@ def call_model(model: nn.Module) -> Callable[[Any], Any]:
             raise
 
     return forward
-
-
-def _require_batches(data: Any, samples: int | None) -> None:
-    if isinstance(data, Tensor | dict | str) or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
-        raise TypeError(
-            f"data must be an iterable of batches, got a {type(data).__name__}; wrap a single batch in a list"
-        )
-    kinds = {(item.dtype, item.shape[1:]) for item in data if isinstance(item, Tensor)} if type(data) is tuple else ()
-    if len(kinds) > 1:  # x.split(...) is a tuple too, but its tensors have one kind
-        raise TypeError("data must be an iterable of batches, got one batch (x, y); wrap it in a list, [(x, y)]")
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        raise TypeError(
-            f"data must be an iterable of batches, got {type(data).__name__}, a dataset of single samples; wrap it in "
-            "a DataLoader"
-        )
-    warn_of_used_up(data)
-    whole = hasattr(samples, "__index__") and not isinstance(samples, bool)
-    if samples is not None and (not whole or samples < 1):
-        raise ValueError(f"samples must be a whole number of at least 1, got {samples!r}")
-
-
-def warn_of_used_up(data: Any) -> None:
-    """Warn if the data are an iterator of a DataLoader that has given some of its batches already."""
-    if isinstance(data, _BaseDataLoaderIter) and data._num_yielded:
-        warn_caller(
-            f"data is an iterator of a DataLoader that has given {data._num_yielded} batches already, so these are "
-            "left out; pass the DataLoader itself"
-        )
 
 
 def _require_finite(values: dict[str, Tensor]) -> None:

@@ -25,7 +25,9 @@ def draw(likelihood: Likelihood, generator: torch.Generator, ranks: Ranks) -> An
 
 def common_generator(given: torch.Generator | None, ranks: Ranks) -> torch.Generator:
     """The user's generator, or one seeded from torch's random state. Rank 0's state is copied to all ranks."""
-    generator = given or torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
+    generator = (
+        given if given is not None else torch.Generator().manual_seed(int(torch.randint(2**62, (), device="cpu")))
+    )
     if ranks.count > 1:
         generator.set_state(torch.tensor(ranks.gather(generator.get_state().tolist())[0], dtype=torch.uint8))
     return generator

@@ -74,6 +74,8 @@ class Categorical(Likelihood):
 
     def require_labels(self, labels: Tensor) -> None:
         classes = self.log_p.shape[-1]
+        if labels.is_floating_point() and (labels != labels.round()).any():
+            raise ValueError(f"labels must be class numbers from 0 to {classes - 1}, got real numbers")
         if labels.numel() and int(labels.max()) >= classes:
             raise ValueError(f"labels must be class numbers from 0 to {classes - 1}, got {int(labels.max())}")
 

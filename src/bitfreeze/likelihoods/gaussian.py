@@ -1,6 +1,7 @@
 """The likelihood of real targets."""
 
 from math import prod
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ class Gaussian(Likelihood):
         mask: true where a target counts, in the shape of ``mean``. By default all targets count.
 
     Raises:
-        ValueError: ``mean`` has no sample axis, or ``mask`` has another shape.
+        ValueError: ``mean`` has no sample axis, ``mask`` has another shape, or ``scale`` is not above 0.
 
     Example:
         >>> output = Gaussian(torch.tensor([0.0, 1.0]), scale=2.0)
@@ -31,6 +32,8 @@ class Gaussian(Likelihood):
     def __init__(self, mean: Tensor, scale: float | Tensor = 1.0, mask: Tensor | None = None) -> None:
         require_sample_axis(mean)
         require_mask(mask, mean.shape)
+        if not isinstance(scale, Tensor) and not (isinstance(scale, Real) and scale > 0):
+            raise ValueError(f"scale must be a number above 0, or a tensor of them, got {scale!r}")
         self.mean = mean
         self.scale = torch.as_tensor(scale, dtype=mean.dtype, device=mean.device).expand_as(mean)
         self.mask = mask

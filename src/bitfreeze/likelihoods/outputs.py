@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributions import Categorical as TorchCategorical
 from torch.distributions import Distribution, OneHotCategorical
@@ -43,13 +44,32 @@ def warn_of_probabilities(output: Any) -> None:
         )
 
 
-def warn_of_real_targets(likelihood: Likelihood, labels: Any) -> None:
-    """Warn if the data hold one real number for each sample and ``forward`` returns class logits."""
+def look_at_labels(likelihood: Likelihood, labels: Any) -> None:
+    """Warn if the data's labels are no classes, though ``forward`` returned class logits.
+
+    Raises:
+        ValueError: the labels fit logits with classes on the second axis, as torch's cross-entropy has them.
+    """
     inner = likelihood.inner if isinstance(likelihood, Softened) else likelihood
-    if not isinstance(inner, Categorical) or not isinstance(labels, Tensor) or not labels.is_floating_point():
+    if not isinstance(inner, Categorical) or not isinstance(labels, Tensor):
         return
-    if labels.numel() == inner.rows and bool((labels != labels.round()).any()):
-        warn_caller(
-            "forward returns class logits, but the data's labels are real numbers; return "
-            "bitfreeze.likelihoods.Gaussian(mean) for a regression"
+    shape = inner.log_p.shape
+    if labels.is_floating_point():
+        if _are_real(labels, shape):
+            warn_caller(
+                f"forward returns class logits {list(shape)}, but the data's labels are real numbers "
+                f"{list(labels.shape)}; return bitfreeze.likelihoods.Gaussian(mean) for a regression, "
+                "Bernoulli(logits) for several yes/no labels"
+            )
+    elif len(shape) == 3 and labels.shape != shape[:-1] and labels.shape == shape[::2]:
+        raise ValueError(
+            f"logits must have the shape [n, positions, C], got {list(shape)} with labels {list(labels.shape)}; put "
+            "the classes last, with logits.transpose(1, 2)"
         )
+
+
+def _are_real(labels: Tensor, shape: torch.Size) -> bool:
+    """Whether labels are neither class numbers nor probabilities of classes."""
+    if labels.numel() == shape[0]:
+        return bool((labels != labels.round()).any())
+    return labels.shape == shape and not bool((labels >= 0).all() and ((labels.sum(-1) - 1).abs() < 1e-3).all())

@@ -102,8 +102,12 @@ def watched_parts(model: nn.Module, watch: Watch) -> list[nn.Module | str]:
     if watch is None:
         return [model]
     parts = [watch] if isinstance(watch, nn.Module | str) or not isinstance(watch, Iterable) else list(watch)
-    if not all(isinstance(part, nn.Module | str) for part in parts):
-        raise TypeError("watch must be a part of the model (a submodule or a name), or a list of parts")
+    other = next((part for part in parts if not isinstance(part, nn.Module | str)), None)
+    if other is not None:
+        raise TypeError(
+            f"watch must be a submodule, a name, or a list of these, got {type(other).__name__}; for single parameters "
+            "give their names, such as [name for name, p in model.named_parameters() if p.ndim > 1]"
+        )
     return parts
 
 
