@@ -59,7 +59,7 @@ CONSOLIDATE = {
         nothing, lambda m, b: b.consolidate(TensorDataset(*make_task(1))), TypeError,
         "got TensorDataset, a dataset of single samples; wrap it in a DataLoader",
     ),
-    "nothing as data": (nothing, lambda m, b: b.consolidate(None), TypeError, "of batches, such as a DataLoader, got None"),
+    "nothing as data": (nothing, lambda m, b: b.consolidate(None), TypeError, "such as a DataLoader, got None"),
     "single logit": (nothing, with_forward(lambda m: lambda x: m(x)[:, :1]), ValueError, r"C >= 2, got \[32, 1\]"),
     "one number a sample": (nothing, with_forward(lambda m: lambda x: m(x)[:, 0]), ValueError, r"C\], got \[32\]"),
     "no tensor": (nothing, with_forward(lambda m: lambda x: None), TypeError, "class logits .* got NoneType"),

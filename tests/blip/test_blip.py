@@ -169,7 +169,8 @@ def test_a_deleted_blip_is_collected_and_its_hooks_go(before: int, after: int) -
     alive = weakref.ref(blip)
     del blip
     assert alive() is None  # at once, not only when the garbage collector comes
-    train_sgd(model, 2, steps=2)
+    with pytest.warns(UserWarning, match="whose BLIP is gone"):
+        train_sgd(model, 2, steps=2)
     assert attachments() == count + before + after
 
 

@@ -60,7 +60,7 @@ def test_optimizers_are_not_kept_alive(guard: str) -> None:
         del optimizer
         gc.collect()
         assert seen() is None
-    assert len(blip._attachments) <= 2
+    assert len(list(blip._attachments)) <= 2
 
 
 def test_a_handle_is_not_active_without_its_blip() -> None:
@@ -242,7 +242,7 @@ def test_numpy_numbers_are_taken_and_saved_as_plain_ones() -> None:
         ({"bits": True}, ValueError, "bits must be a whole number"),
         ({"rules": "released"}, TypeError, r"rules must be Rules\.directions\(\), Rules\.strict\(\)"),
         ({"bound": 1e30}, ValueError, "bound must be at most"),
-        ({"watch": 5}, TypeError, "watch must be a part of the model"),
+        ({"watch": 5}, TypeError, "watch must be a submodule, a name, or a list"),
     ],
 )
 def test_settings_that_are_refused(settings, error, sentence) -> None:

@@ -258,7 +258,7 @@ def test_an_optimizer_of_the_larger_head_alone_is_clamped_from_its_first_step(gu
     by_module(model)
     train(model, make_task(1, classes=5), SGD(model.head.parameters(), lr=5.0), steps=1)
     assert_inside(blip)
-    assert blip._attachments[0].steps == 1
+    assert next(iter(blip._attachments)).steps == 1
 
 
 # what is no growth

@@ -96,7 +96,7 @@ def test_it_is_a_blip_that_has_ended_a_task(base: Net) -> None:
     expected.consolidate(data(5).split(64), other.forward, samples=200)
     assert_same(blip.state_dict(), expected.state_dict())
     assert any(attachment.active for attachment in blip._attachments)
-    assert not expected._attachments
+    assert not list(expected._attachments)
 
 
 # the file

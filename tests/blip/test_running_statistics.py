@@ -42,7 +42,7 @@ def learn(model: nn.Module, task: int) -> None:
 @pytest.mark.parametrize("watch", ["1", ["0", "1"], ["0.weight", "1.weight"]])
 def test_they_stand_still_where_watch_gives_names(watch) -> None:
     model = network(nn.BatchNorm1d(8))
-    with pytest.warns(UserWarning, match=r"1 modules under watch \(BatchNorm1d\)"):
+    with pytest.warns(UserWarning, match=r"1 module under watch \(BatchNorm1d\)"):
         BLIP(model, watch=watch)
     blip = BLIP(model, watch=watch, freeze_statistics=True)
     learn(model, 0)
@@ -74,7 +74,7 @@ def test_they_stand_still_after_the_first_task(make, guard: str) -> None:
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 def test_without_it_there_is_a_warning_and_they_move(make) -> None:
     model = network(make())
-    with pytest.warns(UserWarning, match=r"1 modules under watch \(BatchNorm1d\) .* use freeze_statistics=True"):
+    with pytest.warns(UserWarning, match=r"1 module under watch \(BatchNorm1d\); use freeze_statistics=True"):
         blip = BLIP(model)
     learn(model, 0)
     blip.consolidate([make_task(0)])
@@ -93,7 +93,8 @@ def test_modules_without_running_statistics_are_no_matter(guard: str) -> None:
 
 def test_what_is_not_watched_is_left_alone() -> None:
     model = nn.Sequential(network(nn.BatchNorm1d(8)), nn.BatchNorm1d(3))
-    blip = BLIP(model, watch=model[0], freeze_statistics=True)
+    with pytest.warns(UserWarning, match="beside watched ones"):
+        blip = BLIP(model, watch=model[0], freeze_statistics=True)
     learn(model, 0)
     blip.consolidate([make_task(0)])
     held, free = statistics(model[0]), statistics(model[1])
@@ -187,3 +188,36 @@ def test_the_model_has_no_extra_keys(guard: str) -> None:
     blip.attach()
     blip.consolidate([make_task(0)])
     assert list(model.state_dict()) == keys
+
+
+def test_statistics_beside_what_is_watched_are_told() -> None:
+    for settings in ({}, {"freeze_statistics": True}):
+        with pytest.warns(UserWarning, match=r"of 1 module beside watched ones \('1', BatchNorm1d\); watch the whole"):
+            BLIP(network(nn.BatchNorm1d(8)), watch=["0", "3"], **settings)
+
+
+def test_statistics_of_heads_are_their_own_matter() -> None:
+    body, heads = network(nn.LayerNorm(8)), nn.ModuleList(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
+    BLIP(nn.ModuleDict({"body": body, "heads": heads}), watch=body)
+
+
+def test_detach_gives_back_a_plain_model(guard: str, tmp_path) -> None:
+    model = network(nn.BatchNorm1d(8))
+    blip = BLIP(model, freeze_statistics=True, **GUARDS[guard])
+    blip.attach()
+    blip.consolidate([make_task(0)])
+    held = statistics(model)
+    learn(model, 1)
+    assert same(statistics(model), held)
+    blip.detach()
+    assert not any(name in vars(module) for module in model.modules() for name in ("train", "forward"))
+    torch.save(model, tmp_path / "model.pt")
+    assert b"bitfreeze" not in (tmp_path / "model.pt").read_bytes()
+    learn(model, 1)
+    assert not same(statistics(model), held)
+    blip.attach()
+    blip.clamp_()
+    blip.consolidate([make_task(1)])
+    held = statistics(model)
+    learn(model, 2)
+    assert same(statistics(model), held)

@@ -210,7 +210,7 @@ def test_nothing_grows_from_task_1_to_task_200() -> None:
         file = io.BytesIO()
         torch.save(blip.state_dict(), file)
         held = (len(saved_tensors(blip)), total_bytes(saved_tensors(blip)), len(file.getvalue()))
-        sizes.append((blip.nbytes(), blip.nbytes(cache=True), *held, len(blip._attachments)))
+        sizes.append((blip.nbytes(), blip.nbytes(cache=True), *held, len(list(blip._attachments))))
     assert set(sizes) == {sizes[0]}
     assert blip.tasks == 200
 

@@ -1,7 +1,9 @@
 """Warnings about mistakes that nothing else would show: when they come, when they do not, and where they point."""
 
 import copy
+import gc
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +15,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from bitfreeze import BLIP, diagonal_fisher
+from bitfreeze import BLIP, diagonal_fisher, protect
 from bitfreeze.likelihoods import Gaussian
 from support.protected_nets import GUARDS, Net, make_task, protected, shift, train_sgd
 
@@ -316,3 +318,69 @@ def test_classes_on_the_second_axis_are_refused(kind: str, guard: str) -> None:
         blip.consolidate([(x, y)], labels=kind)
     assert blip.tasks == 0
     blip.consolidate([(x, y)], lambda x: model(x).transpose(1, 2), labels=kind)
+
+
+# a BLIP that nobody kept
+
+GONE = "parameters are trained whose BLIP is gone, .*keep what BLIP.* returned in a variable"
+
+
+def test_a_blip_that_nobody_kept_is_told_once(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    del blip
+    with told_here(GONE):
+        SGD(model.parameters(), lr=0.0).step()
+    SGD(model.parameters(), lr=0.0).step()
+
+
+def test_a_protection_that_nobody_kept_is_told() -> None:
+    model = Net()
+    protect(model, [make_task(0)])
+    with told_here(GONE):
+        SGD(model.parameters(), lr=0.0).step()
+
+
+def leave(blip: BLIP) -> None:
+    blip.detach()
+
+
+def remove(blip: BLIP) -> None:
+    blip.attach().remove()
+
+
+def end_with(blip: BLIP) -> None:
+    blip.attach().remove()
+    with blip.attach():
+        pass
+
+
+@pytest.mark.parametrize("end", [leave, remove, end_with])
+def test_a_blip_that_was_detached_may_go(end: Callable[[BLIP], None], guard: str) -> None:
+    model, blip = protected(guard=guard)
+    end(blip)
+    del blip
+    SGD(model.parameters(), lr=0.0).step()
+
+
+def test_a_blip_may_go_when_another_holds_the_model(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    state = blip.state_dict()
+    blip = BLIP(model, **GUARDS[guard])
+    blip.attach()
+    blip.load_state_dict(state)
+    SGD(model.parameters(), lr=0.0).step()
+
+
+def test_steps_of_other_parameters_are_nothing_to_tell(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    del blip
+    SGD(Net().parameters(), lr=0.0).step()
+    assert model is not None
+
+
+def test_a_model_that_nobody_keeps_goes_with_its_blip(guard: str) -> None:
+    model, blip = protected(guard=guard)
+    alive = weakref.ref(model)
+    del model, blip
+    gc.collect()
+    assert alive() is None

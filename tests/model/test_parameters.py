@@ -112,7 +112,7 @@ def test_a_module_called_module_is_no_wrapper():
         (nn.Linear(2, 2), ValueError, "watch must be part of the model, got"),
         ([], ValueError, "at least one parameter, got none"),
         (3, TypeError, "watch"),
-        ([torch.ones(2)], TypeError, "watch must be a part of the model"),
+        ([torch.ones(2)], TypeError, "watch must be a submodule, a name, or a list"),
     ],
 )
 def test_watch_that_is_refused(watch, error, sentence):

@@ -1,7 +1,7 @@
 """Hooks that clamp after an optimizer's step."""
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
@@ -30,7 +30,7 @@ class Attachment:
     def __init__(self, clamper: Any, optimizer: Optimizer | None) -> None:
         self.steps = 0  # steps that moved a watched parameter since the last consolidate
         self.claims = 1  # calls of attach() that returned this; the end of a with block gives back one
-        self._removed = False
+        self.was_removed = False
         self._clamper: weakref.ref[Clamper] = weakref.ref(clamper)
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._handles: tuple[Any, ...] = ()
@@ -44,14 +44,14 @@ class Attachment:
     @property
     def active(self) -> bool:
         alive = self._clamper() is not None and (self._optimizer is None or self._optimizer() is not None)
-        return alive and not self._removed
+        return alive and not self.was_removed
 
     def is_to(self, optimizer: Optimizer | None) -> bool:
         """Whether this attachment is to that optimizer; None stands for all."""
         return optimizer is None if self._optimizer is None else self._optimizer() is optimizer
 
     def remove(self) -> None:
-        self._removed = True
+        self.was_removed = True
         _everywhere.discard(self)
         for handle in self._handles:
             handle.remove()
@@ -74,6 +74,43 @@ class Attachment:
         clamper = self._clamper()
         if clamper is not None:
             self.steps += clamper._after_step(optimizer)
+
+
+class Attachments:
+    """The attachments of one object that clamps."""
+
+    def __init__(self) -> None:
+        self._each: list[Attachment] = []
+
+    def __iter__(self) -> Iterator[Attachment]:
+        return iter(self._each)
+
+    def to(self, clamper: Any, optimizer: Optimizer | None) -> tuple[Attachment, bool]:
+        """The attachment to an optimizer, or to all, and whether it is new."""
+        self._each = [attachment for attachment in self._each if attachment.active]
+        for attachment in self._each:
+            if attachment.is_to(optimizer):
+                attachment.claims += 1
+                return attachment, False
+        self._each.append(Attachment(clamper, optimizer))
+        return self._each[-1], True
+
+    def clamp_after(self, optimizer: Optimizer) -> bool:
+        """Whether an attachment follows this optimizer."""
+        return any(a.active and (a.is_to(None) or a.is_to(optimizer)) for a in self._each)
+
+    @property
+    def are_to_every_optimizer(self) -> bool:
+        return any(a.active and a.is_to(None) for a in self._each)
+
+    @property
+    def were_not_removed(self) -> bool:
+        """Whether one was never removed, be the object that clamps alive or not."""
+        return any(not attachment.was_removed for attachment in self._each)
+
+    def remove(self) -> None:
+        for attachment in self._each:
+            attachment.remove()
 
 
 # One pair of global hooks serves all followers and is never removed. A hook that is removed while torch walks through

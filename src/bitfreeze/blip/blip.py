@@ -23,12 +23,12 @@ from ..model.ranks import current_ranks
 from ..model.shards import require_supported
 from ..model.undo import LAST, ONE_AT_A_TIME, turn_over
 from . import checks
-from .attachment import Attachment, likely_cause, unwrap
+from .attachment import Attachment, Attachments, likely_cause, unwrap
 from .choosing import default_rules, make_guards
 from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
 from .guards import Guard, Measured
 from .looking import Looker
-from .lookout import Lookout
+from .lookout import Lookout, note_holder
 from .memento import Memento
 from .rules import Rules, WeightRules, require_rules
 from .running_statistics import hold_in_eval, release, warn_of_running_statistics, with_running_statistics
@@ -103,11 +103,13 @@ class BLIP:
         self._underway = False  # whether a step has been made since attach()
         self._just_loaded = False  # whether a state was taken up and no step made since
         self._just_ended = False  # whether a task has ended and no step was made since
-        self._attachments: list[Attachment] = []
+        self._attachments = Attachments()
         self._lookout: Lookout | None = None  # once there is something to protect
         self._versions: dict[str, tuple[int, int]] = {}  # of the watched parameters when the last task ended
-        if not freeze_statistics:
-            warn_of_running_statistics(self._with_statistics())
+        note_holder(model, self)
+        warn_of_running_statistics(
+            model, [slot.module for slot in self._tensors.slots()], self._with_statistics(), are_held=freeze_statistics
+        )
 
     @property
     def prior(self) -> float | None:
@@ -135,16 +137,21 @@ class BLIP:
         chosen = None if optimizer is None else self._tensors.require_watched(unwrap(optimizer))
         self._bind()
         self._underway = False
-        self._attachments = [attachment for attachment in self._attachments if attachment.active]
-        for attachment in self._attachments:
-            if attachment.is_to(chosen):
-                attachment.claims += 1
-                return attachment
-        attachment = Attachment(self, chosen)
-        self._attachments.append(attachment)
-        if self._is_straight_through:
+        attachment, is_new = self._attachments.to(self, chosen)
+        if is_new and self._is_straight_through:
             self.clamp_()
         return attachment
+
+    def detach(self) -> None:
+        """End all clamping, and let running statistics that were held move again: the model is plain from then on.
+
+        What was measured stays: ``attach()`` goes on, and the next ``consolidate`` holds statistics again.
+        """
+        self._attachments.remove()
+        if self._lookout is not None:
+            self._lookout.end()
+        for module in self._with_statistics():
+            release(module)
 
     @torch.no_grad()
     @without_autocast
@@ -198,7 +205,7 @@ class BLIP:
 
     def _clamps(self, optimizer: Optimizer) -> bool:
         """Whether an attachment follows this optimizer."""
-        return any(a.active and (a.is_to(None) or a.is_to(optimizer)) for a in self._attachments)
+        return self._attachments.clamp_after(optimizer)
 
     def _watches(self, optimizer: Optimizer) -> bool:
         return bool(self._tensors.held_by(optimizer))
@@ -304,7 +311,10 @@ class BLIP:
 
     def _look_out(self) -> None:
         """Look out, from the first task on, for training that nothing clamps."""
-        self._lookout = Lookout(self) if self.tasks else None
+        if self._lookout is not None:
+            self._lookout.end()
+        parameters = [state.slot.parameter for state in self._tensors.states.values() if state.slot.find() is not None]
+        self._lookout = Lookout(self, self.model, parameters, self._attachments) if self.tasks else None
 
     @without_autocast
     def drift(self) -> float | None:
@@ -395,14 +405,13 @@ class BLIP:
 
     def __getstate__(self) -> dict[str, Any]:
         """State for copy and pickle. An attachment to every optimizer is copied; hooks on single ones stay behind."""
-        attachments = [None for a in self._attachments if a.active and a.is_to(None)]
-        return {**self.__dict__, "_attachments": attachments, "_lookout": None}
+        return {**self.__dict__, "_attachments": self._attachments.are_to_every_optimizer, "_lookout": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        attached = state["_attachments"]
-        self.__dict__.update({**state, "_attachments": []})
-        if attached:
-            self._attachments = [Attachment(self, None)]
+        self.__dict__.update({**state, "_attachments": Attachments()})
+        if state["_attachments"]:
+            self._attachments.to(self, None)
+        note_holder(self.model, self)
         self._look_out()
 
     # running statistics

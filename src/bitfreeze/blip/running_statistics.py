@@ -1,9 +1,10 @@
 """Running statistics of BatchNorm and the like: no parameters, so frozen bits do not protect them."""
 
-import warnings
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Set, Sized
 
 from torch import nn
+
+from .._messages import warn_caller
 
 
 def with_running_statistics(modules: Iterable[nn.Module]) -> list[nn.Module]:
@@ -11,14 +12,38 @@ def with_running_statistics(modules: Iterable[nn.Module]) -> list[nn.Module]:
     return list({id(m): m for m in modules if getattr(m, "running_mean", None) is not None}.values())
 
 
-def warn_of_running_statistics(modules: list[nn.Module]) -> None:
-    """Warn whoever makes a BLIP, if it watches such modules and does not hold them."""
-    if modules:
-        warnings.warn(
-            f"{len(modules)} modules under watch ({type(modules[0]).__name__}) keep running statistics, which later "
-            "tasks overwrite; use freeze_statistics=True to hold the statistics after the first task",
-            stacklevel=3,
+def warn_of_running_statistics(
+    model: nn.Module, watched: Collection[nn.Module], under_watch: list[nn.Module], *, are_held: bool
+) -> None:
+    """Warn whoever makes a BLIP of statistics that it does not hold: under watch, or beside what is watched."""
+    if under_watch and not are_held:
+        warn_caller(
+            f"later tasks overwrite the running statistics of {_count(under_watch)} under watch "
+            f"({type(under_watch[0]).__name__}); use freeze_statistics=True to hold them after the first task"
         )
+    beside = _beside(model, {id(module) for module in watched}, {id(module) for module in under_watch})
+    if beside:
+        name, module = beside[0]
+        warn_caller(
+            f"later tasks overwrite the running statistics of {_count(beside)} beside watched ones ('{name}', "
+            f"{type(module).__name__}); watch the whole part that they belong to, with freeze_statistics=True"
+        )
+
+
+def _count(modules: Sized) -> str:
+    return f"{len(modules)} module{'s' if len(modules) > 1 else ''}"
+
+
+def _beside(model: nn.Module, watched: Set[int], under_watch: Set[int]) -> list[tuple[str, nn.Module]]:
+    """Modules with running statistics outside watch whose parent has a watched module: tasks share them, too."""
+    return [
+        (f"{path}.{name}".removeprefix("."), child)
+        for path, parent in model.named_modules()
+        for name, child in parent.named_children()
+        if getattr(child, "running_mean", None) is not None
+        and id(child) not in under_watch
+        and any(id(module) in watched for module in parent.modules())
+    ]
 
 
 def hold_in_eval(module: nn.Module) -> None:
