@@ -11,6 +11,7 @@ from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
 
+HELD_BACK = 0.5  # share of coordinates at the edge, above which tasks were seen to learn little
 DRIFT_SPREAD = 2.0  # the true cost lies within this factor of the estimate on hard tasks (results/drift.md)
 
 
@@ -132,7 +133,10 @@ class Consolidation:
             doubt = ", hardly more than a guess does: is it the head of this task?" if self.is_a_guess else ""
             found.append(f"forward predicts {self.accuracy:.1%} of this data's labels{doubt}")
         if self.at_edge is not None:
-            found.append(f"{self.at_edge:.2%} of the coordinates ended the task at the edge of their interval")
+            held_back = ", so it was held back: has it learned enough?" if self.at_edge > HELD_BACK else ""
+            found.append(
+                f"{self.at_edge:.2%} of the coordinates ended the task at the edge of their interval{held_back}"
+            )
         if self.drift is not None and self.task > 1:
             low, high = self.drift / DRIFT_SPREAD, self.drift * DRIFT_SPREAD
             found.append(

@@ -166,7 +166,7 @@ def test_options_of_sgd_are_refused_and_nothing_is_left(tmp_path):
     config = make_config("control", "ft", changes=[*SMALL, "method.momentum=0.9"])
     with pytest.raises(ValueError, match=r"PPO has training\.max_grad_norm"):
         run(config, tmp_path)
-    assert not list(tmp_path.rglob("*seed0*"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_atari_has_the_released_settings():

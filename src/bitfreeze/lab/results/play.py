@@ -31,13 +31,13 @@ def play_game(
     """
     if seed < 0:
         raise ValueError(f"--seed must be 0 or more, got {seed}")
-    require_writable(out)
     saved = folder.read_config()
     require_known_environments(saved, allowed)
     config = as_it_was(saved)
     settings = config.settings
     if not isinstance(settings, Settings):
         raise ValueError(f"{folder.path} is no run of games: there is nothing to play")
+    require_writable(out)
     games = make_games(config.stream, **config.stream_options)
     for what, number in (("task", task), ("after", after)):
         if not 1 <= number <= len(games.tasks):

@@ -7,7 +7,7 @@ import shutil
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
@@ -75,8 +75,9 @@ class RunFolder:
         finally:
             if self.path.is_dir() and list(self.path.iterdir()) == [lock]:
                 shutil.rmtree(self.path)
-                if not any(self.path.parent.iterdir()):
+                with suppress(OSError):  # of the method or the stream, if other runs are there
                     self.path.parent.rmdir()
+                    self.path.parent.parent.rmdir()
 
     def require_same_config(self, config: Config, finished: bool) -> None:
         """Refuse to go on with a run of other settings, or with one that is not finished in another environment."""
