@@ -221,3 +221,13 @@ def test_masked_tokens_do_not_count() -> None:
     assert states[0]["prior"] == states[1]["prior"]
     for name, saved in states[0]["directions"].items():
         torch.testing.assert_close(states[1]["directions"][name]["fisher"], saved["fisher"], rtol=1e-6, atol=1e-12)
+
+
+def test_the_report_says_why_a_layer_is_not_held_along_directions() -> None:
+    torch.manual_seed(0)
+    twice, once = nn.Linear(6, 6), nn.Linear(6, 3)
+    model = nn.ModuleList([twice, once])
+    report = BLIP(model).consolidate([torch.randn(16, 6)], lambda x: once(twice(twice(x).tanh())))
+    assert report.tensors["1"].fisher_way == "along directions"
+    for name in ("0.weight", "0.bias"):
+        assert report.tensors[name].fisher_way.endswith(", not along directions: called 2 times")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..fisher.measuring import NOT_USED
 from ..model.parameters import Slot, Watch, require_float, require_same_shape
 from ..model.ranks import Ranks, current_ranks
 from . import checks, pacing
@@ -310,13 +311,15 @@ class Directions(WatchedTensors[HeldTensor]):
 
     def measure(self, look: Look, ranks: Ranks) -> Measured:
         layers = joined_layers(self.states)
-        turns, idle = find_directions(layers, self.turnings, self.states, self.rules, look, ranks)
-        turns, estimate, found = measure_along(layers, turns, look)
+        turns, reasons = find_directions(layers, self.turnings, self.states, self.rules, look, ranks)
+        turns, estimate, found = measure_along(layers, turns, reasons, look)
         positions = estimate.positions if self.prior is None else self.positions
         entries = sum(state.slot.parameter.numel() for state in self.states.values())
         prior = 2 * self.tolerance * positions / (DRIFT_FACTOR * max(1, entries))
         prior = prior if self.prior is None else min(self.prior, prior)  # a larger model has more to share it out to
-        idle = [name for name in idle if not any(estimate.values[part].any() for part in names_of(layers[name]))]
+        unused = [name for name, reason in reasons.items() if reason == NOT_USED and name in self.turnings]
+        idle = [name for name in unused if not any(estimate.values[part].any() for part in names_of(layers[name]))]
+        why = {part: reason for name, reason in reasons.items() for part in names_of(layers[name])}
         apart = [layer for name, layer in self.layers.items() if name not in turns and name not in idle]
         end = TaskEnd(self.states, self.turnings, apart, prior, self.rules.damping, self.rules.fisher, ranks)
         for name, turning in turns.items():
@@ -325,7 +328,10 @@ class Directions(WatchedTensors[HeldTensor]):
             end.add_idle_layer(name, *layers[name])
         for name, state in self.states.items():
             if name not in end.states:
-                end.add_tensor(name, state, estimate.values[name], estimate.ways[name])
+                way = estimate.ways[name]
+                if why.get(name, NOT_USED) != NOT_USED:
+                    way = f"{way}, not along directions: {why[name]}"
+                end.add_tensor(name, state, estimate.values[name], way)
         return end.measured(estimate, positions)
 
     def commit(self, measured: Measured) -> None:

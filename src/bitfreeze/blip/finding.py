@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..fisher import FisherEstimate
-from ..fisher.measuring import NOT_USED
 from ..fisher.statistics import SecondMoments
 from ..fisher.turned_fisher import TurnedFisher
 from ..model.ranks import Ranks
@@ -26,29 +25,29 @@ def find_directions(
     rules: DirectionRules,
     look: Look,
     ranks: Ranks,
-) -> tuple[dict[str, Turning], list[str]]:
+) -> tuple[dict[str, Turning], dict[str, str]]:
     """First pass: strongest directions of the layers' inputs and output gradients, over all tasks so far.
 
-    Returns the directions, and the names of layers that have directions of earlier tasks and are not used now.
+    Returns the directions, and of each layer without them the reason.
     """
     if not layers:
-        return {}, []
+        return {}, {}
     moments = {name: SecondMoments(weight.slot.module) for name, (weight, _) in layers.items()}
     found = look(
         statistics={layers[name][0].slot.module: [moment] for name, moment in moments.items()},
         skip=list(watched),
         samples=rules.moment_samples,
     )
-    turns, idle = {}, []
+    turns, reasons = {}, {}
     for name, moment in moments.items():
         reason = found.statistics[layers[name][0].slot.module]
         if not reason:
             turns[name] = _turning(moment, before.get(name), rules)
             for tensor in turns[name].tensors().values():
                 ranks.broadcast_(tensor)
-        elif reason == NOT_USED and name in before:
-            idle.append(name)
-    return turns, idle
+        else:
+            reasons[name] = reason
+    return turns, reasons
 
 
 def _turning(moment: SecondMoments, before: Turning | None, rules: DirectionRules) -> Turning:
@@ -81,12 +80,12 @@ def _as_they_are(moment: SecondMoments, width: int) -> tuple[Tensor, Tensor]:
 
 
 def measure_along(
-    layers: Layers, turns: Mapping[str, Turning], look: Look
+    layers: Layers, turns: Mapping[str, Turning], reasons: dict[str, str], look: Look
 ) -> tuple[dict[str, Turning], FisherEstimate, dict[str, TurnedFisher]]:
     """Second pass: the Fisher of these layers along their directions, and that of all other tensors.
 
     Returns the directions of the layers that could be measured along them, the estimate, and the Fisher along them.
-    Without the others the pass is made again.
+    Without the others, whose reasons are added to ``reasons``, the pass is made again.
     """
     found = {
         name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
@@ -95,5 +94,8 @@ def measure_along(
     skip = [part for name in turns for part in names_of(layers[name])]
     statistics = {layers[name][0].slot.module: [statistic] for name, statistic in found.items()}
     estimate = look(statistics=statistics, skip=skip)
-    measured = {name: turn for name, turn in turns.items() if not estimate.statistics[layers[name][0].slot.module]}
-    return (measured, estimate, found) if len(measured) == len(turns) else measure_along(layers, measured, look)
+    failed = {name: reason for name in turns if (reason := estimate.statistics[layers[name][0].slot.module])}
+    if not failed:
+        return dict(turns), estimate, found
+    reasons.update(failed)
+    return measure_along(layers, {name: turn for name, turn in turns.items() if name not in failed}, reasons, look)
