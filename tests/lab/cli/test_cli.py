@@ -81,7 +81,10 @@ def test_the_list_names_everything(type_in):
     ("words", "sentence"),
     [
         (["run", "digit5"], "bitfreeze: there is no stream 'digit5': did you mean digits5"),
-        (["run", "digits5", "--method", "blip", "--set", "method.budget=7"], "bitfreeze: budget must lie between"),
+        (
+            ["run", "digits5", "--method", "blip", "--set", "method.budget=7"],
+            "bitfreeze: budget must be a share of the bits, above 0 and below 1, got 7",
+        ),
         (["run", "digits5", "--set", "training.epochs=1", "--set", "training.lr=1"], "after one --set"),
         (["run", "digits5", "--set=training.epochs=1", "--set", "training.batch=16"], "after one --set"),
         (["run", "digits5", "--method", "ft", "--method=blip"], "--method is given more than once"),
