@@ -186,7 +186,7 @@ def test_the_unit_of_the_outputs_is_no_matter() -> None:
 
 @pytest.mark.parametrize("strongest", [1, 2, 4])
 @pytest.mark.parametrize("seed", range(3))
-def test_with_few_directions_the_tolerance_holds_up_to_the_leak(strongest: int, seed: int) -> None:
+def test_with_few_directions_the_tolerance_holds_up_to_twice(strongest: int, seed: int) -> None:
     """What directions leave out is held entry by entry, as if entries were independent: inputs here are correlated."""
     blip = make(bias=True, tolerance=0.02, seed=seed, strongest=strongest)
     model, x = blip.model, inputs_of(seed)
@@ -195,5 +195,5 @@ def test_with_few_directions_the_tolerance_holds_up_to_the_leak(strongest: int, 
     blip.attach()
     train(model, torch.optim.Adam(model.parameters(), lr=0.3), seed)
     blip.clamp_()
-    assert blip.drift() <= 0.02 * 5  # coordinates and entries of the rest are more than K, and the rest leaks
-    assert kl(model, x, before) <= 0.02 * 5  # entries of the rest may move together
+    assert blip.drift() <= 0.02 * 2  # coordinates and entries of the rest are more than K
+    assert kl(model, x, before) <= 0.02 * 2  # entries of the rest may move together

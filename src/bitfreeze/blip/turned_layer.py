@@ -1,5 +1,6 @@
 """A layer that is held along directions: its weight and bias as one matrix, clamped in turned coordinates."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -71,13 +72,8 @@ class TurnedLayer:
 
     def turned(self) -> Tensor:
         """How far weight and bias are from their centres in turned coordinates, [g, k, j]."""
-        total = torch.zeros_like(self.turning.fisher)
-        for part, side in zip(self.parts, self._sides(), strict=True):
-            along_outputs = total.new_zeros(*total.shape[:2], side.shape[1])
-            for block in row_blocks(part, self.turning.outputs):
-                along_outputs.baddbmm_(block.outputs.mT, block.change())
-            total.baddbmm_(along_outputs, side)
-        return total
+        outputs = self.turning.outputs
+        return self._along_directions((b.change() for b in row_blocks(part, outputs)) for part in self.parts)
 
     def _sides(self) -> tuple[Tensor, ...]:
         """Directions of the inputs, [g, i, j], of the weight and of the bias."""
@@ -126,21 +122,56 @@ class TurnedLayer:
         self.weight.note_health(turned)  # an infinite weight or bias reaches all coordinates
         radius = self.radius * self.width
         clamped = turned.clamp(-radius, radius)
-        before, after = _cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)
+        costs = torch.stack([_cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)])
         outside = (clamped != turned).any()
+        rests: list[list[Tensor]] = []
+        if not self.turning.is_complete:
+            of_rest, moved, rests = self._clamp_rest(turned)
+            costs, outside = costs + of_rest, outside | moved
+            if not _is_known_false(
+                moved
+            ):  # what is left of the rest would leak into directions, at many times its cost
+                clamped -= self._along_directions(rests)
+        if not _is_known_false(outside):
+            self._write_(clamped, rests, outside)
+        return costs
+
+    def _clamp_rest(self, turned: Tensor) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
+        """Clamp what the directions leave out, entry by entry.
+
+        Returns the nats a sample before and after it, whether an entry was outside, and the rest of each block.
+        """
+        costs, moved = turned.new_zeros(2), torch.zeros((), dtype=torch.bool, device=turned.device)
+        rests: list[list[Tensor]] = []
         for part, side in zip(self.parts, self._sides(), strict=True):
-            spanned, held = turned @ side.mT, clamped @ side.mT
+            rests.append([])
+            spanned = turned @ side.mT
             for block in row_blocks(part, self.turning.outputs):
-                moved, rest = outside, None
-                if not self.turning.is_complete:
-                    rest, fisher = block.change().baddbmm_(block.outputs, spanned, alpha=-1), block.fisher()
-                    radius = radius_of(fisher, self.prior * self.width**2)
-                    before, moved = before + _cost(fisher, rest), outside | (rest.abs() > radius).any()
-                    rest.clamp_(-radius, radius)
-                    after = after + _cost(fisher, rest)
-                if not _is_known_false(moved):
-                    block.write_(_plus_product(rest, block.outputs, held), moved)
-        return torch.stack([before, after])
+                rest, fisher = block.change().baddbmm_(block.outputs, spanned, alpha=-1), block.fisher()
+                radius = radius_of(fisher, self.prior * self.width**2)
+                before, moved = _cost(fisher, rest), moved | (rest.abs() > radius).any()
+                rest.clamp_(-radius, radius)
+                costs += torch.stack([before, _cost(fisher, rest)])
+                rests[-1].append(rest)
+        return costs, moved, rests
+
+    def _along_directions(self, changes: Iterable[Iterable[Tensor]]) -> Tensor:
+        """What the blocks of each part have along the directions, [g, k, j]."""
+        total = torch.zeros_like(self.turning.fisher)
+        for part, side, blocks in zip(self.parts, self._sides(), changes, strict=True):
+            along_outputs = total.new_zeros(*total.shape[:2], side.shape[1])
+            for block, change in zip(row_blocks(part, self.turning.outputs), blocks, strict=True):
+                along_outputs.baddbmm_(block.outputs.mT, change)
+            total.baddbmm_(along_outputs, side)
+        return total
+
+    def _write_(self, turned: Tensor, rests: list[list[Tensor]], moved: Tensor) -> None:
+        """Move the layer to these coordinates and this rest, if ``moved``."""
+        for number, (part, side) in enumerate(zip(self.parts, self._sides(), strict=True)):
+            spanned = turned @ side.mT
+            for at, block in enumerate(row_blocks(part, self.turning.outputs)):
+                rest = rests[number][at] if rests else None
+                block.write_(_plus_product(rest, block.outputs, spanned), moved)
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
