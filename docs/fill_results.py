@@ -1,7 +1,8 @@
 """Puts measured figures into pages: `python docs/fill_results.py`.
 
 A block between `<!-- results:NAME -->` and `<!-- end -->` holds the figures of a method, beside the paper's. One
-between `<!-- methods -->` and `<!-- end -->` holds a row for each method. Both are written from results/.
+between `<!-- methods -->` and `<!-- end -->` holds a row for each method, and one between `<!-- skills -->` and
+`<!-- end -->` what is kept of a pretrained network beside what is learned. All are written from results/.
 """
 
 import re
@@ -19,6 +20,24 @@ HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 ALL_METHODS = re.compile(r"(<!-- methods -->\n).*?(<!-- end -->)", re.DOTALL)
+SKILLS = re.compile(r"(<!-- skills -->\n).*?(<!-- end -->)", re.DOTALL)
+FINE_TUNED = {
+    "bitfreeze": ("blip", ""),
+    "bitfreeze, base measured on its own text": ("blip", "stream.base_text=own"),
+    "bitfreeze, tolerance 0.02": ("blip", "method.tolerance=0.02"),
+    "fine-tuning": ("ft", ""),
+    "linear probe": ("ft_fix", "probe"),
+    "EWC": ("ewc", ""),
+    "L2 to the start": ("l2", ""),
+    "KL to the base": ("kl", ""),
+    "average with the base (WiSE-FT)": ("wise", ""),
+    "OSF": ("osf", ""),
+    "LoRA": ("lora", ""),
+    "LoRA, held by bitfreeze": ("blip_lora", ""),
+    "replay, 5 % old data": ("er", ""),
+    "replay, 20 % old data": ("er", "fifth"),
+    "joint training on all data": ("joint", ""),
+}  # method and variant of the rows of the table of skills
 COMPARED = {
     "alt_cifar": "alternating CIFAR",
     "five_datasets": "five datasets",
@@ -57,6 +76,27 @@ def all_methods() -> str:
         for name, kind in methods.items()
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in [titles, ["---"] * len(titles), *rows]) + "\n"
+
+
+def skills() -> str:
+    """A row for each way to fine-tune: what text and pictures keep, and what they learn."""
+    columns = {"text5": {"loss": 2, "base_rise": 2, "new": 2}, "vision5": {"acc": 1, "bwt": 1, "learning_acc": 1}}
+    lines = {
+        stream: {(line.method, line.variant): line for line in summarise(read_rows(stream), stream)}
+        for stream in columns
+    }
+    titles = ["method", "text: mean loss", "rise on stories", "new texts", "seeds"]
+    titles += ["pictures: ACC", "BWT", "learned", "seeds"]
+    rows = [titles, ["---"] * len(titles)]
+    for title, key in FINE_TUNED.items():
+        cells: list[str] = []
+        for stream, digits in columns.items():
+            line = lines[stream].get(key)
+            means = {} if line is None else {name: value["mean"] for name, value in line.figures().items()}
+            cells += [f"{means[name] + 0.0:.{digit}f}" if name in means else "" for name, digit in digits.items()]
+            cells.append("" if line is None else str(len(line.rows)))
+        rows.append([title, *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def page_of(method: str) -> str:
@@ -99,6 +139,7 @@ def _needs(record: Record) -> str:
 
 def filled(page: str) -> str:
     page = BLOCK.sub(lambda block: f"{block[1]}\n{figures(block[2])}\n{block[3]}", page)
+    page = SKILLS.sub(lambda block: f"{block[1]}\n{skills()}\n{block[2]}", page)
     return ALL_METHODS.sub(lambda block: f"{block[1]}\n{all_methods()}\n{block[2]}", page)
 
 
