@@ -67,6 +67,7 @@ def test_how_to_get_the_pictures_is_said(tmp_path: Path) -> None:
         assert str(tmp_path / "mini_imagenet") in sentence
         assert "image-net.org" in sentence
         assert "docs/how-to/data.md" in sentence
+        assert not list(tmp_path.iterdir())
 
 
 def test_what_is_incomplete_or_broken_is_named(tmp_path: Path) -> None:

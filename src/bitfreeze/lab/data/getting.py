@@ -40,6 +40,8 @@ def get(name: str, root: Path | str | None = None, progress: Progress = silent) 
     folder = dataset.folder(root)
     got = Got(name, folder, {file.path: ALREADY_THERE for file in dataset.files})
     if not verify(name, root).ok:
+        if not (folder.exists() or dataset.downloads or dataset.packages):
+            raise DataMissing(missing_sentence(dataset, folder, [file.path for file in dataset.files]))
         folder.mkdir(parents=True, exist_ok=True)
         with _alone(folder, progress), _scratch(folder) as scratch:
             got = _Errand(dataset, folder, scratch, progress).run()
