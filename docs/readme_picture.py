@@ -6,7 +6,6 @@ methods that keep old data are hollow.
 """
 
 import csv
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
+from bitfreeze.lab.results.figures.labels import label_marks
 from bitfreeze.lab.results.figures.style import AMBER, BLUE, GREEN, GREY, INK, ORANGE, PINK, SKY, STYLE
 
 HERE = Path(__file__).parent
@@ -34,7 +34,6 @@ STYLES: dict[str, dict[str, Any]] = {
     "er fifth": {"color": INK, "marker": "D", "markerfacecolor": "white"},
 }  # fmt: skip
 Points = dict[str, list[tuple[float, float]]]  # method: new and old of each seed
-Places = Mapping[str, tuple[int, int, str]]  # of a label beside its mark
 
 
 def points(stream: str, new: str, old: str) -> Points:
@@ -75,40 +74,47 @@ def description() -> str:
     return f"Pictures, learned and change: {described(vision(), 1)}. Text, loss and rise: {described(text(), 2)}."
 
 
-def scatter(axes: Any, found: Points, places: Places) -> None:
+def scatter(axes: Any, found: Points) -> None:
     for name, seeds in found.items():
         style = {"markersize": 8, "markeredgecolor": STYLES[name]["color"], **STYLES[name]}
         axes.plot(*means(seeds), **style, linestyle="none", zorder=3)
         if len(seeds) > 1:
             axes.plot(*zip(*seeds, strict=True), **{**style, "markersize": 3}, linestyle="none", alpha=0.6)
-        right, up, side = places.get(name, (0, 15, "center"))
-        axes.annotate(
-            NAMES[name], means(seeds), (right, up), textcoords="offset points", ha=side, va="center",
-            color=STYLES[name]["color"], weight="bold" if name == "blip" else "normal",
-        )  # fmt: skip
+
+
+def label(axes: Any, found: Points) -> None:
+    """Write the names of methods beside their marks, free of each other and of the marks of seeds."""
+    names = list(found)
+    seeds = [(seed, seed) for name in names for seed in found[name]]
+    colours = [STYLES[name]["color"] for name in names]
+    label_marks(axes, [means(found[name]) for name in names], [NAMES[name] for name in names], seeds, colours)
 
 
 def draw() -> Figure:
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 4.2))
         left, right = figure.subplots(1, 2)
-        scatter(left, vision(), {})
+        scatter(left, vision())
         left.set(xlabel="new skill: accuracy on a task when it is learned, %")
         left.set_ylabel("old skill: change of that accuracy\nby the end, points")
         left.set_title("pictures: a pretrained EfficientNet-Lite0\nlearns five sets in turn", loc="left", color=INK)
-        scatter(right, text(), {"er": (-9, 0, "right")})
+        scatter(right, text())
         right.invert_xaxis()
         right.invert_yaxis()
         right.set(xlabel="new skill: loss on a new text when it is learned, nats a token")
         right.set_ylabel("old skill: rise of the loss\non stories, nats a token")
         right.set_title("text: a language model of 15 M parameters\nlearns five texts in turn", loc="left", color=INK)
-        for axes, height in ((left, 0.5), (right, 0.06)):
+        for axes in (left, right):
             axes.axhline(0, color=GREY, linewidth=0.8, linestyle=":", zorder=0)
-            axes.margins(0.22)
+            axes.margins(0.15)
             axes.text(
-                0.02, height, "higher: kept more\nfurther right: learned more\nhollow: keeps old data",
+                0.02, 0.06, "higher: kept more\nfurther right: learned more\nhollow: keeps old data",
                 transform=axes.transAxes, color=GREY,
             )  # fmt: skip
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # because labels are placed for good
+        label(left, vision())
+        label(right, text())
         return figure
 
 

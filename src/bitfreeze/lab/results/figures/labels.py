@@ -37,7 +37,13 @@ class Box:
 Point = tuple[float, float]
 
 
-def label_marks(axes: Any, marks: Sequence[Point], labels: Sequence[str], lines: Sequence[tuple[Point, Point]]) -> None:
+def label_marks(
+    axes: Any,
+    marks: Sequence[Point],
+    labels: Sequence[str],
+    lines: Sequence[tuple[Point, Point]],
+    colours: Sequence[str] | None = None,
+) -> None:
     """Write a label beside each mark, with a thin line to it where there is no room close by.
 
     The axes must have their final place and limits: no layout may move them later. Labels keep clear of ``lines``,
@@ -54,11 +60,13 @@ def label_marks(axes: Any, marks: Sequence[Point], labels: Sequence[str], lines:
     sizes = [(0.6 * SIZE * len(label) + 2, 1.3 * SIZE) for label in labels]
     strokes = [Box(x - 1, y - 1, u + 1, v + 1) for (x, y), (u, v) in map(in_points, lines)]
     boxes = arranged(places, sizes, panel, strokes)
-    for mark, place, box, label in zip(marks, places, boxes, labels, strict=True):
+    for mark, place, box, label, colour in zip(
+        marks, places, boxes, labels, colours or [INK] * len(marks), strict=True
+    ):
         middle = ((box.left + box.right) / 2 - place[0], (box.bottom + box.top) / 2 - place[1])
         far = _gap(place, box) > NEAR + 3
         axes.annotate(
-            label, mark, middle, textcoords="offset points", ha="center", va="center", fontsize=SIZE, color=INK,
+            label, mark, middle, textcoords="offset points", ha="center", va="center", fontsize=SIZE, color=colour,
             zorder=5, arrowprops=TO_MARK if far else None,
         )  # fmt: skip
 
