@@ -24,7 +24,6 @@ SKILLS = re.compile(r"(<!-- skills -->\n).*?(<!-- end -->)", re.DOTALL)
 FINE_TUNED = {
     "bitfreeze": ("blip", ""),
     "bitfreeze, base measured on its own text": ("blip", "stream.base_text=own"),
-    "bitfreeze, tolerance 0.02": ("blip", "method.tolerance=0.02"),
     "fine-tuning": ("ft", ""),
     "linear probe": ("ft_fix", "probe"),
     "EWC": ("ewc", ""),
