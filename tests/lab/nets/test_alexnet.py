@@ -142,3 +142,18 @@ def test_every_method_trains_it_on_two_tasks(name):
         moved = {key for key, p in net.named_parameters() if not torch.equal(p, before[key])}
         assert any(f"heads.{task.index}." in key for key in moved)
         assert any("backbone." in key for key in moved) == (name != "ft_fix" or task.index == 0)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_norms_by_the_batch_are_validated_in_another_order_each_time(norm: bool) -> None:
+    """Which samples share a batch changes their loss: in one order for all epochs, one of them would be lucky."""
+    torch.manual_seed(0)
+    task = Task(0, "task 0", 2)
+    method = make_method("ft", {})
+    net = method.build(build_network({**NARROW, "norm": norm}, CIFAR, [2]), (task,))
+    settings = Settings(lr=0.05, batch=8, evaluation_batch=4)
+    training = Training(method, net, task, pictures(task), settings, seed=0)
+    losses = [training._validate() for _ in range(3)]
+    assert (len(set(losses)) == 3) == norm
+    again = Training(method, net, task, pictures(task), settings, seed=0)
+    assert [again._validate() for _ in range(3)] == losses

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from ...model.ranks import current_ranks
 from ..methods import Method
+from ..nets.batch_statistics import norms_by_batch
 from ..precision import passes_in
 from ..tasks import Batch, Task, TaskData, require_finite
 from .parallel import share_buffers, share_of, share_random_state, shared_objective
@@ -108,6 +109,10 @@ class Training:
     def _validate(self) -> float:
         self.net.eval()
         splits = self.method.validation_splits(self.task, self.data)
+        if norms_by_batch(self.net):  # samples of a batch change each other's loss: in a fixed order one epoch is lucky
+            splits = [
+                (task, split.subset(torch.randperm(len(split), generator=self.shuffling))) for task, split in splits
+            ]
         return self.method.validation_loss(splits, self.task, self.settings.evaluation_batch)
 
     def state_dict(self) -> dict[str, Any]:
