@@ -186,6 +186,7 @@ def test_json_has_the_figures_of_each_line_and_every_run(root):
     ]  # fmt: skip
     blip = found["lines"][0]
     accuracies = [(97 + 99) / 2, (97 + 98) / 2, (97 + 96) / 2]
+    assert {"extra_bytes", "buffer_bytes"} <= set(blip["figures"])
     assert blip["figures"]["acc"] == pytest.approx({"mean": mean(accuracies), "deviation": stdev(accuracies)}, abs=1e-5)
     assert blip["difference"]["mean"] == pytest.approx(table.lines[0].difference[0])
     assert [run["memory_by_task"] for run in found["runs"]] == [[1_000_100, 2_500_100]] * len(table.rows)

@@ -27,7 +27,7 @@ class GradientProjectionMemory(Method):
         "gpm",
         "Gradient Projection Memory: steps are orthogonal to the inputs of earlier tasks, layer by layer",
         paper="Saha et al., ICLR 2021",
-        memory="O(T)",
+        memory="O(T), bounded",
         scenarios=ANY_SCENARIO,
     )
 

@@ -25,7 +25,7 @@ class ScaledGradientProjection(GradientProjectionMemory):
         "sgp",
         "Scaled Gradient Projection: steps along the inputs of earlier tasks are scaled by the importance of each",
         paper="Saha and Roy, AAAI 2023",
-        memory="O(T)",
+        memory="O(T), bounded",
         scenarios=ANY_SCENARIO,
     )
 

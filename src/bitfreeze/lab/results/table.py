@@ -50,6 +50,7 @@ class Line:
     def figures(self) -> dict[str, dict[str, float]]:
         """Mean and standard deviation over seeds by the names of the columns, of those with numbers."""
         names = [shown.name for shown in self.columns.values() if shown.name not in ("method", "variant", "seed")]
+        names += ["buffer_bytes"] if "extra_bytes" in names else []  # together they are the table's extra MB
         values = {name: values_of(self.rows, name) for name in names}
         spreads = {name: spread(found) for name, found in values.items() if found}
         return {name: {"mean": round(m, 6), "deviation": round(s, 6)} for name, (m, s) in spreads.items()}
