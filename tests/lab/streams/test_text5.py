@@ -82,7 +82,10 @@ def test_the_base_may_be_what_the_model_writes_itself(made):
     stream, own = small(), small(base_text="own")
     real, written = stream.load(stream.tasks[0]), own.load(own.tasks[0])
     assert written.train.x.shape == real.train.x.shape
-    assert set(written.train.x[:, 0].tolist()) == {BEGIN}
+    short = make_stream("text5", length=8, train=40, base=12, test=8, base_text="own")
+    begins = (short.load(short.tasks[0]).train.x[:, 0] == BEGIN).tolist()
+    assert any(begins)
+    assert not all(begins)  # because windows for tests begin anywhere in a story
     assert torch.equal(written.test.x, real.test.x)
     assert torch.equal(written.train.x, small(base_text="own").load(own.tasks[0]).train.x)
 

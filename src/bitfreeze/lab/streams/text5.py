@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from ..data import Tokenizer, load_stories15m, load_texts
+from ..data import PretrainedLlama, Tokenizer, load_stories15m, load_texts
 from ..nets import pretrained_llama
 from ..tasks import Split, Task, TaskData
 from .registry import register_stream
@@ -46,7 +46,7 @@ def text5(
         text, wanted = texts()[kinds[index]], train if index else base
         parts = (_split_text if index else _split_stories)(published().tokenizer, text, length)
         if not index and base_text == "own":
-            parts[0] = pretrained_llama(published()).write(base, length + 1, _drawing(seed))
+            parts[0] = _written(published(), base, length, _drawing(seed))
         counts = (wanted, test, test)
         return TaskData(*(_some(part, n, seed, kinds[index]) for part, n in zip(parts, counts, strict=True)))
 
@@ -67,6 +67,13 @@ def _split_stories(tokenizer: Tokenizer, text: str, length: int) -> list[Tensor]
     tokens = torch.tensor([token for story in re.split(BEGINNING, text) for token in tokenizer.encode(story.strip())])
     easy = windows(tokens[:EASY], length)
     return [windows(tokens[EASY:], length), easy[0::2], easy[1::2]]
+
+
+def _written(published: PretrainedLlama, count: int, length: int, drawing: torch.Generator) -> Tensor:
+    """Windows of texts that the model writes to the end of what it reads, because it knows more than beginnings."""
+    in_a_text = max(1, published.shape.context // (length + 1))
+    texts = pretrained_llama(published).write(-(-count // in_a_text), in_a_text * (length + 1), drawing)
+    return texts.view(-1, length + 1)
 
 
 def windows(tokens: Tensor, length: int) -> Tensor:
