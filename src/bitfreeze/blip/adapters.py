@@ -9,18 +9,21 @@ from math import sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..model.autocast import without_autocast
-from .attachment import Attachment
+from .attachment import Attachment, Attachments
 from .blip import BLIP
+from .checks import require_tolerance
 from .directions import DRIFT_FACTOR, Directions
+from .lookout import Lookout, note_holder
 from .low_rank import LowRankLayer, Term, without_bias
 from .protection import Table, entries_of, loaded_turning
 from .widening import Widening
 
 Terms = Callable[[], Sequence[Term]]  # the products that a layer's weight has besides itself, now
+Layers = Mapping[str, Terms]  # by the name of a layer's weight
 
 
 class HeldAdapters:
@@ -30,13 +33,20 @@ class HeldAdapters:
         table: what was measured, as ``bitfreeze.blip.protection.table_of`` has it.
         layers: by the name of a layer's weight in the table, what its adapters are now.
         tolerance: nats a sample (a predicted token, for sequences) that the adapters may cost.
+        look: the layers as they are now. It is asked when an optimizer steps parameters that none has stepped before.
     """
 
-    def __init__(self, table: Table, layers: Mapping[str, Terms], tolerance: float) -> None:
+    def __init__(
+        self, table: Table, layers: Layers, tolerance: float, look: Callable[[], Layers] | None = None
+    ) -> None:
+        require_tolerance(tolerance)
         self.tolerance, self.positions = tolerance, float(table["positions"])
-        prior = table["prior"] * tolerance
-        self.terms = dict(layers)
-        self.layers = {name: _layer(table, name, prior) for name in layers}
+        self._table, self._look = table, look
+        self._known: set[int] = set()  # parameters that some optimizer has stepped
+        self._lookout: Lookout | None = None
+        self.terms: dict[str, Terms] = {}
+        self.layers: dict[str, LowRankLayer] = {}
+        self._take_in(layers)
         # Intervals are for as many coordinates as there are weights. Adapters move fewer, so theirs may be wider. The
         # width shrinks as soon as the estimated cost is above the tolerance.
         entries = sum(_numel(saved["shape"]) for saved in table["tensors"].values() if "shape" in saved)
@@ -44,13 +54,29 @@ class HeldAdapters:
             term.up.numel() + term.down.numel() for terms in layers.values() for term in terms() if term.learns
         )
         self.widening = Widening(max(1.0, sqrt(entries / max(1, moving))))
-        self.attachment: Attachment | None = None
+        self._attachments = Attachments()
 
     def attach(self) -> Attachment:
         """Hold the adapters after each step of whatever optimizer steps them. Ends with this object."""
-        if self.attachment is None or not self.attachment.active:
-            self.attachment = Attachment(self, None)
-        return self.attachment
+        return self._attachments.to(self, None)[0]
+
+    def detach(self) -> None:
+        """End all holding."""
+        self._attachments.remove()
+        if self._lookout is not None:
+            self._lookout.end()
+
+    def look_out(self, model: nn.Module, parameters: Sequence[Tensor]) -> None:
+        """Look out for steps of these parameters that nothing holds, because this object is gone."""
+        note_holder(model, self)
+        self._lookout = Lookout(self, model, parameters, self._attachments)
+
+    def _take_in(self, layers: Layers) -> None:
+        """Hold these layers, of which some may be held already."""
+        self.terms = dict(layers)
+        new = [name for name in layers if name not in self.layers]
+        prior = self._table["prior"] * self.tolerance
+        self.layers |= {name: _layer(self._table, name, prior) for name in new}
 
     @torch.no_grad()
     @without_autocast
@@ -106,17 +132,32 @@ class HeldAdapters:
         self.widening.set(share)
         return self.widening.width < width
 
+    def _clamps(self, optimizer: Optimizer) -> bool:
+        return self._attachments.clamp_after(optimizer)
+
+    def _watches(self, optimizer: Optimizer) -> bool:
+        stepped = _storages(optimizer)
+        return any(t.up.untyped_storage().data_ptr() in stepped for terms in self._current().values() for t in terms)
+
     def _before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
-        """Nothing to do."""
+        """Take in adapters that were added since."""
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if self._look is not None and not stepped <= self._known:
+            self._take_in(self._look())
+            self._known |= stepped
 
     def _after_step(self, optimizer: Optimizer) -> bool:
-        stepped = {p.untyped_storage().data_ptr() for group in optimizer.param_groups for p in group["params"]}
+        stepped = _storages(optimizer)
         learning = (t.up for terms in self._current().values() for t in terms if t.learns)
         if not any(up.untyped_storage().data_ptr() in stepped for up in learning):
             return False
         self.widening.steps += 1
         self.clamp_()
         return True
+
+
+def _storages(optimizer: Optimizer) -> set[int]:
+    return {p.untyped_storage().data_ptr() for group in optimizer.param_groups for p in group["params"]}
 
 
 def _layer(table: Table, name: str, prior: float) -> LowRankLayer:

@@ -37,8 +37,7 @@ def require_settings(
     _require_number("bound", bound, "above 0", lambda c: c > 0)
     _require_number("bound", bound, f"at most {MAX_BOUND:g}", lambda c: c <= MAX_BOUND)
     if tolerance is not None:
-        hint = "; the default, 0.05, lets a network become about 5 % less sure of its answers"
-        _require_number("tolerance", tolerance, "above 0, in nats a sample", lambda t: 0 < t < inf, hint)
+        require_tolerance(tolerance)
     if budget is not None:
         _require_number("budget", budget, "a share of the bits, above 0 and below 1", lambda b: 0 < b < 1)
     if prior is not None:
@@ -49,6 +48,11 @@ def require_settings(
         if value is not None:
             instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
             raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
+
+
+def require_tolerance(tolerance: float) -> None:
+    hint = "; the default, 0.05, lets a network become about 5 % less sure of its answers"
+    _require_number("tolerance", tolerance, "above 0, in nats a sample", lambda t: 0 < t < inf, hint)
 
 
 def _require_number(name: str, value: Any, what: str, fits: Callable[[Any], bool], hint: str = "") -> None:

@@ -79,8 +79,9 @@ class Lookout:
         is_held = model is not None and len(_holders.get(model, ())) > 0
         if self._attachments.were_not_removed and not is_held:
             warn_caller(
-                "parameters are trained whose BLIP is gone, so earlier tasks are not protected; keep what BLIP(...) or "
-                "bitfreeze.protect(...) returned in a variable while you train, or call blip.detach() when you are done"
+                "parameters are trained whose BLIP is gone, so earlier tasks are not protected; keep what BLIP(...), "
+                "bitfreeze.protect(...) or hold_adapters(...) returned in a variable while you train, or call detach() "
+                "of it when you are done"
             )
 
     def _is_mine(self, parameter: Tensor) -> bool:

@@ -142,6 +142,12 @@ def require_own(table: Table, weights: Mapping[str, Tensor]) -> None:
             )
     for name, saved in table["tensors"].items():
         if "weights" in saved and saved["weights"] != weights_hash(weights[name]):
+            if weights[name].dtype in (torch.float16, torch.bfloat16):
+                raise ValueError(
+                    f"the protection must belong to these weights, got '{name}' in "
+                    f"{str(weights[name].dtype).removeprefix('torch.')}; if the model was measured in float32, these "
+                    "are rounded: measure them as they are now, in float32 (model.float())"
+                )
             raise ValueError(
                 f"the protection must belong to these weights, got one that was measured on others ('{name}' differs); "
                 "load it before you train, into the weights that it was measured on"

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._messages import install
+from .._messages import install, warn_caller
 
 try:
     from peft import PeftModel
@@ -64,7 +65,7 @@ def hold_adapters(
         raise TypeError(f"model must be a PeftModel, got {type(model).__name__}; pass what get_peft_model returned")
     table = table_for(protection) if isinstance(protection, BLIP) else read_protection(protection)
     table = {**table, **{key: _renamed(table[key]) for key in ("tensors", "directions")}}
-    layers = {_plain(f"{name}.weight"): m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+    layers = _layers(model)
     if not layers:
         raise ValueError("model must have LoRA adapters, got none; use LoraConfig")
     for name, layer in layers.items():
@@ -73,9 +74,44 @@ def hold_adapters(
         require_own(table, _base_weights(model, table))
     _require_base_stays(model, table)
     found = table["settings"]["tolerance"] if tolerance is None else tolerance
-    held = HeldAdapters(table, {name: _terms(layer) for name, layer in layers.items()}, found)
+    kept = weakref.ref(model)
+
+    def look() -> dict[str, Callable[[], Sequence[Term]]]:
+        """All layers with adapters now; warns if others than these are trained."""
+        model = kept()
+        layers = {} if model is None else _layers(model)
+        for name, layer in layers.items():
+            _require_held(name, layer, table)
+        if model is not None:
+            _warn_of_others(model, layers)
+        return {name: _terms(layer) for name, layer in layers.items()}
+
+    held = HeldAdapters(table, look(), found, look)
     held.attach()
+    held.look_out(model, [factor for layer in layers.values() for factor in _factors(layer)])
     return held
+
+
+def _layers(model: PeftModel) -> dict[str, Any]:
+    return {_plain(f"{name}.weight"): m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+
+
+def _factors(layer: Any) -> list[Tensor]:
+    return [module.weight for module in (*layer.lora_A.values(), *layer.lora_B.values())]
+
+
+def _warn_of_others(model: PeftModel, layers: Mapping[str, Any]) -> None:
+    """Warn of parameters that are trained and are no held adapters, such as those in modules_to_save."""
+    held = {id(factor) for layer in layers.values() for factor in _factors(layer)}
+    others = [
+        _plain(COPIES.sub("", name)) for name, p in model.named_parameters() if p.requires_grad and id(p) not in held
+    ]
+    if others:
+        more = f" and {len(others) - 2} more" if len(others) > 2 else ""
+        warn_caller(
+            f"parameters are trained that are no held adapters: {', '.join(others[:2])}{more}; what they cost the base "
+            "is neither held nor counted, so leave modules_to_save and trainable_token_indices out unless they are new"
+        )
 
 
 def _terms(layer: Any) -> Callable[[], Sequence[Term]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._messages import install
@@ -20,6 +21,8 @@ from ..blip.blip import BLIP
 from ..blip.consolidation import Consolidation
 from ..likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .state_file import load_state, save_state
+
+WINDOWS = 4  # samples that are cut from one text that a model writes
 
 
 class BLIPCallback(TrainerCallback):
@@ -106,14 +109,15 @@ def own_text(
 ) -> list[dict[str, Tensor]]:
     """Text that a generative language model writes itself, as data to protect it with where its own are not at hand.
 
-    Each sample starts at the token of the beginning, and each next token is drawn from the model, at temperature 1.
+    Each text starts at the token of the beginning, and each next token is drawn from the model, at temperature 1. Texts
+    are up to four samples long and cut into samples, because the model knows more than beginnings.
 
     Args:
         model: a Transformers model with ``generate``.
         samples: number of samples.
-        length: tokens of a sample, with the first. A sample that ends earlier is padded.
+        length: tokens of a sample. One that ends earlier is padded.
         begin: token that a text begins with. Default: the ``bos_token_id`` of the model's configuration.
-        batch: samples that are written side by side.
+        batch: texts that are written side by side, and samples of a returned batch.
         seed: of the draws. Random states outside stay as they are.
 
     Returns:
@@ -138,21 +142,26 @@ def own_text(
         raise ValueError(f"length must be from 2 to {most}, which is what the model reads, got {length}")
     ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
     ends = [end for end in ends if end is not None]
-    batches, training = [], model.training
+    size = length * min(WINDOWS, most // length)
+    found: list[Tensor] = []
+    training = model.training
     model.eval()
     try:
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(seed)
-            for first in range(0, samples, batch):
-                start = torch.full((min(batch, samples - first), 1), begin, device=model.device)
+            while (missing := samples - sum(len(part) for part in found)) > 0:
+                start = torch.full((min(batch, -(-missing * length // size)), 1), begin, device=model.device)
                 tokens = model.generate(
                     start, attention_mask=torch.ones_like(start), do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
-                    max_new_tokens=length - 1, pad_token_id=ends[0] if ends else begin, eos_token_id=ends or None,
+                    max_new_tokens=size - 1, pad_token_id=ends[0] if ends else begin, eos_token_id=ends or None,
                 )  # fmt: skip
-                batches.append({"input_ids": tokens, "attention_mask": _until_end(tokens, ends)})
+                both = torch.stack([tokens, _until_end(tokens, ends)], -1)
+                both = F.pad(both, (0, 0, 0, -tokens.shape[1] % length)).view(-1, length, 2)
+                found.append(both[both[..., 1].sum(1) > 1])  # a sample needs a token and the next one
     finally:
         model.train(training)
-    return batches
+    written = torch.cat(found)[:samples]
+    return [{"input_ids": part[..., 0], "attention_mask": part[..., 1]} for part in torch.split(written, batch)]
 
 
 def _until_end(tokens: Tensor, ends: list[int]) -> Tensor:
