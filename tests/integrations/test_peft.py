@@ -301,6 +301,20 @@ def test_a_base_that_was_rounded_is_told_apart_from_another(base: Any, file: Pat
         hold_adapters(adapted(copy.deepcopy(base).bfloat16()), file)
 
 
+@pytest.mark.parametrize("words", [WORDS, WORDS + 6])
+def test_a_base_with_another_vocabulary_is_refused(base: Any, file: Path, words: int) -> None:
+    other = copy.deepcopy(base)
+    other.resize_token_embeddings(words)
+    if words == WORDS:
+        with torch.no_grad():
+            other.get_input_embeddings().weight.copy_(base.get_input_embeddings().weight.flip(0))
+    sentence = "must be of a model with these input embeddings, got one with others: another tokenizer"
+    with pytest.raises(ValueError, match=sentence):
+        hold_adapters(adapted(other), file)
+    with pytest.raises(ValueError, match=sentence):
+        protect(other, file)
+
+
 # text of its own
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..model.parameters import Slot, Watch, find_parameters
 from ..model.trees import read_tree, write_tree
 from .blip import BLIP
-from .digest import weights_hash
+from .digest import ANYTHING, weights_hash
 from .protection import Table, require_table, rules_of, state_of, table_of
 from .rules import DirectionRules, Rules
 
@@ -115,7 +115,26 @@ def table_for(blip: BLIP, strongest: int | None = None) -> Table:
             raise ValueError(
                 f"'{name}' must be as it was measured, got other weights; save the protection before you train"
             )
-    return table_of(state, strongest)
+    return table_of(state, strongest, vocabulary_of(blip.model))
+
+
+def vocabulary_of(model: nn.Module) -> str:
+    """The hash of the input embeddings of a language model, which belong to its tokenizer; empty where it has none."""
+    try:
+        weight = getattr(getattr(model, "get_input_embeddings", lambda: None)(), "weight", None)
+    except NotImplementedError:  # models of Transformers that read no tokens
+        weight = None
+    return weights_hash(weight) if isinstance(weight, Tensor) else ""
+
+
+def require_vocabulary(table: Table, model: nn.Module) -> None:
+    """Refuse a table of a model with other input embeddings."""
+    saved, here = table.get("vocabulary", ""), vocabulary_of(model)
+    if saved and here and ANYTHING not in (saved, here) and saved != here:
+        raise ValueError(
+            "the protection must be of a model with these input embeddings, got one with others: another tokenizer, a "
+            "vocabulary that was resized, or embeddings that were trained; measure the base as it is now"
+        )
 
 
 def read_protection(path: str | os.PathLike[str]) -> Table:
@@ -158,6 +177,7 @@ def _loaded(model: nn.Module, table: Table, path: Any, tolerance: float | None) 
     slots = {slot.name: slot for slot in find_parameters(model)}
     weights = {name: whole(slots[name]) for name in table["tensors"] if name in slots}
     require_own(table, weights)
+    require_vocabulary(table, model)
     settings = table["settings"]
     blip = BLIP(
         model, watch=list(table["tensors"]), tolerance=settings["tolerance"] if tolerance is None else tolerance,

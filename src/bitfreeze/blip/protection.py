@@ -28,8 +28,11 @@ Table = dict[str, Any]
 # from a state of a BLIP
 
 
-def table_of(state: Mapping[str, Any], strongest: int | None = None) -> Table:
-    """The table of a state, with at most so many directions of each side of a layer."""
+def table_of(state: Mapping[str, Any], strongest: int | None = None, vocabulary: str = "") -> Table:
+    """The table of a state, with at most so many directions of each side of a layer.
+
+    The ``vocabulary`` is the hash of a language model's embeddings, or empty.
+    """
     turnings = {name: Turning.loaded(saved) for name, saved in state["directions"].items()}
     tensors = {name: dict(saved) for name, saved in state["tensors"].items() if saved["tasks"]}
     if strongest is not None:
@@ -43,6 +46,7 @@ def table_of(state: Mapping[str, Any], strongest: int | None = None) -> Table:
         "positions": state["positions"],
         "tensors": {name: _without_weights(saved) for name, saved in tensors.items()},
         "directions": {name: _halved(turning) for name, turning in turnings.items()},
+        **({"vocabulary": vocabulary} if vocabulary else {}),
     }
     return {**table, KEY: digest(table)}
 

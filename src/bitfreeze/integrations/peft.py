@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
 from ..blip.adapters import HeldAdapters
 from ..blip.blip import BLIP
 from ..blip.low_rank import Term
-from ..blip.protecting import read_protection, require_own, table_for
+from ..blip.protecting import read_protection, require_own, require_vocabulary, table_for
 from ..blip.protection import Table
 
 # What PEFT puts into the names of parameters: prefixes of the model, and the place of a layer that it wraps.
@@ -72,6 +72,7 @@ def hold_adapters(
         _require_held(name, layer, table)
     if not any(layer.merged_adapters for layer in layers.values()):
         require_own(table, _base_weights(model, table))
+        require_vocabulary(table, model.get_base_model())
     _require_base_stays(model, table)
     found = table["settings"]["tolerance"] if tolerance is None else tolerance
     kept = weakref.ref(model)
