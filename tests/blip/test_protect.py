@@ -248,6 +248,8 @@ def test_what_cannot_be_saved_is_refused(base: Net, tmp_path: Path) -> None:
     blip = protect(net, data(5).split(64))
     with pytest.raises(ValueError, match="strongest must be a whole number of at least 1, got 0"):
         save_protection(blip, tmp_path / "base.pt", strongest=0)
+    with pytest.raises(ValueError, match="path must be a file to write, got the folder"):
+        save_protection(blip, tmp_path)
     fine_tune(net, 2)
     with pytest.raises(ValueError, match=r"must be as it was measured, got other weights; save the protection before"):
         save_protection(blip, tmp_path / "base.pt")

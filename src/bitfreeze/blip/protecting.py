@@ -98,6 +98,8 @@ def save_protection(blip: BLIP, path: str | os.PathLike[str], *, strongest: int 
     """
     if strongest is not None and strongest < 1:
         raise ValueError(f"strongest must be a whole number of at least 1, got {strongest!r}")
+    if Path(path).is_dir():
+        raise ValueError(f"path must be a file to write, got the folder {path}; give it a name in there")
     write_tree(Path(path), table_for(blip, strongest))
 
 

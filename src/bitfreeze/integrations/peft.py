@@ -68,8 +68,7 @@ def hold_adapters(
     layers = _layers(model)
     if not layers:
         raise ValueError("model must have LoRA adapters, got none; use LoraConfig")
-    for name, layer in layers.items():
-        _require_held(name, layer, table)
+    _require_held(layers, table)
     if not any(layer.merged_adapters for layer in layers.values()):
         require_own(table, _base_weights(model, table))
         require_vocabulary(table, model.get_base_model())
@@ -81,8 +80,7 @@ def hold_adapters(
         """All layers with adapters now; warns if others than these are trained."""
         model = kept()
         layers = {} if model is None else _layers(model)
-        for name, layer in layers.items():
-            _require_held(name, layer, table)
+        _require_held(layers, table)
         if model is not None:
             _warn_of_others(model, layers)
         return {name: _terms(layer) for name, layer in layers.items()}
@@ -152,7 +150,12 @@ def _base_weights(model: PeftModel, table: Table) -> dict[str, Tensor]:
     return {name: found[name].detach() for name in table["tensors"] if name in found}
 
 
-def _require_held(name: str, layer: Any, table: Table) -> None:
+def _require_held(layers: Mapping[str, Any], table: Table) -> None:
+    for name, layer in layers.items():
+        _require_one_held(name, layer, table)
+
+
+def _require_one_held(name: str, layer: Any, table: Table) -> None:
     short = name.removesuffix(".weight")
     for adapter in layer.lora_A:
         if getattr(layer, "use_dora", {}).get(adapter) or getattr(layer, "lora_bias", {}).get(adapter):
