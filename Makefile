@@ -7,7 +7,7 @@ TORCH_VERSIONS := 2.6.0 2.9.1 2.13.0 2.15.0
 LIBRARY_TESTS := tests/blip tests/fisher tests/likelihoods tests/model tests/test_*.py
 CHEAP_LAB_TESTS := tests/lab/runs/test_checkpoint.py tests/lab/training tests/lab/test_devices.py
 
-.PHONY: demo test test-all test-versions test-device test-dist torture check bench results docs dist clean
+.PHONY: demo test test-all test-browser test-versions test-device test-dist torture check bench results docs dist clean
 
 demo: .venv/ready
 	$(BIN)/bitfreeze sweep digits5 --methods ft,blip,joint --seeds 0-2
@@ -18,6 +18,17 @@ test: check
 # the same, and the plug-ins inside Avalanche, Lightning, Transformers, PEFT and Stable-Baselines3, and sweeps on Ray and SLURM
 test-all: check .venv-all/ready
 	.venv-all/bin/python -m pytest -n 2
+
+# the site, the report and its server in a real browser, with a checker of accessibility: needs chromium or Chrome, and npm
+AXE := node_modules/axe-core/axe.min.js
+test-browser: .venv/ready $(AXE)
+	@command -v chromium chromium-browser google-chrome > /dev/null || \
+		{ echo "make test-browser needs chromium or google-chrome; install one, such as by apt-get install chromium"; exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	$(BIN)/python -m pytest -n 2 tests/project/test_site.py tests/lab/results/test_report.py tests/lab/results/test_server.py
+
+$(AXE):
+	npm install --no-save --no-package-lock axe-core@4.14.1
 
 # the library's tests, and cheap ones of the laboratory, with each version of torch
 test-versions: $(TORCH_VERSIONS:%=.venv-torch-%/ready)
