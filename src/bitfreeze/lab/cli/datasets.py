@@ -16,8 +16,10 @@ class DataList:
     """List the datasets and whether they are here."""
 
     def do(self) -> None:
-        for entry in lab.data.status():
-            print(f"{entry.name:15} {entry.state:10} {entry.description}")
+        entries = lab.data.status()
+        width = max(len(entry.name) for entry in entries)
+        for entry in entries:
+            print(f"{entry.name:{width}} {entry.state:10} {entry.description}")
         print(f"folder: {lab.data.data_root()}")
 
 

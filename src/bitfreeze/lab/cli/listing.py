@@ -38,7 +38,8 @@ def _print_all() -> None:
         ("methods (what they keep, by tasks T)", {name: _described(m.record) for name, m in known["methods"].items()}),
         ("networks", {name: network.description for name, network in known["networks"].items()}),
     ):
-        print(f"{title}\n" + "\n".join(f"  {name:15} {text}" for name, text in entries.items()))
+        width = max(len(name) for name in entries)
+        print(f"{title}\n" + "\n".join(f"  {name:{width}} {text}" for name, text in entries.items()))
 
 
 def _described(record: "Record") -> str:
