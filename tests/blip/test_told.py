@@ -384,3 +384,23 @@ def test_a_model_that_nobody_keeps_goes_with_its_blip(guard: str) -> None:
     del model, blip
     gc.collect()
     assert alive() is None
+
+
+def test_a_tolerance_that_was_meant_in_percent_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"a tolerance of 5 nats a sample holds next to nothing: it is no percentage"):
+        BLIP(nn.Linear(2, 2), tolerance=5)
+
+
+def test_asking_what_was_lost_before_anything_was_measured_is_told() -> None:
+    with pytest.warns(UserWarning, match="nothing is held before the first consolidate; call it with data"):
+        assert BLIP(nn.Linear(2, 2)).drift() == 0
+
+
+def test_asking_what_was_lost_of_weights_that_are_not_finite_is_refused() -> None:
+    model = nn.Linear(2, 2)
+    blip = BLIP(model)
+    blip.consolidate([torch.randn(8, 2)])
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="'weight' has NaN or infinite entries"):
+        blip.drift()

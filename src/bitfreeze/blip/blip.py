@@ -8,6 +8,7 @@ work (guards.py). State lives beside the model, by parameter name. The model its
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from math import isnan
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from ..model.undo import LAST, ONE_AT_A_TIME, turn_over
 from . import checks
 from .attachment import Attachment, Attachments, likely_cause, unwrap
 from .choosing import default_rules, make_guards
-from .consolidation import Consolidation, warn_of_exhaustion, warn_of_no_edge
+from .consolidation import Consolidation, warn_of_a_guess, warn_of_exhaustion, warn_of_no_edge
 from .guards import Guard, Measured
 from .looking import Looker
 from .lookout import Lookout, note_holder
@@ -274,6 +275,7 @@ class BLIP:
             self._end_task()
             before.done = True
         result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
+        warn_of_a_guess(result)
         warn_of_exhaustion(result)
         warn_of_no_edge(result, changed)
         return result
@@ -321,11 +323,19 @@ class BLIP:
         """Estimate what earlier tasks have lost since the last consolidate, from what is stored, without their data.
 
         Returns:
-            Nats a sample (a predicted token, for sequences), known to within a factor of two; 0 before the first task
-            ends, None under rules by weight.
+            Nats a sample (a predicted token, for sequences), on hard tasks known to within a factor of two; 0 before
+            the first task ends, with a warning; None under rules by weight.
+
+        Raises:
+            ValueError: the weights are not finite.
         """
+        if not self.tasks:
+            warn_caller("nothing is held before the first consolidate; call it with data of what the model can do")
         self._tensors.bind_if_changed()
-        return self._tensors.drift()
+        lost = self._tensors.drift()
+        if lost is not None and isnan(lost):
+            checks.require_healthy(self._tensors.states)
+        return lost
 
     # what is frozen
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .._messages import warn_caller
 from ..bits import MAX_DEPTH
 from ..model.parameters import require_finite
 from ..model.ranks import Ranks
@@ -15,6 +16,7 @@ from .tensor_state import TensorState
 from .watched import WatchedTensor
 
 MAX_BOUND = 1e6
+PERMISSIVE = 1.0  # nats a sample that hardly any task would be held back by
 
 States = Mapping[str, TensorState]
 
@@ -53,6 +55,8 @@ def require_settings(
 def require_tolerance(tolerance: float) -> None:
     hint = "; the default, 0.05, lets a network become about 5 % less sure of its answers"
     _require_number("tolerance", tolerance, "above 0, in nats a sample", lambda t: 0 < t < inf, hint)
+    if tolerance > PERMISSIVE:
+        warn_caller(f"a tolerance of {tolerance:g} nats a sample holds next to nothing: it is no percentage{hint}")
 
 
 def _require_number(name: str, value: Any, what: str, fits: Callable[[Any], bool], hint: str = "") -> None:

@@ -216,6 +216,16 @@ def warn_of_no_edge(result: Consolidation, trained: bool) -> None:
         )
 
 
+def warn_of_a_guess(result: Consolidation) -> None:
+    """Warn that ``forward`` predicts no better than a guess: what was measured is not what the model can do."""
+    if result.is_a_guess:
+        warn_caller(
+            f"forward predicts {result.accuracy:.1%} of this data's labels, hardly more than a guess does, so little of "
+            "what the model can do was measured; if it has the head of another task or no training, begin anew with "
+            "another BLIP",
+        )
+
+
 def warn_of_exhaustion(result: Consolidation) -> None:
     exhausted = [name for name, report in result.tensors.items() if report.entries and report.left < 0.01]
     if exhausted:

@@ -39,6 +39,15 @@ def test_it_encodes_as_merging_the_whole_text_does(text):
     assert TOKENIZER.encode(text) == merged_at_once(text)
 
 
+@given(st.text(max_size=40))
+def test_a_text_survives_the_way_there_and_back(text):
+    assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+def test_half_a_character_is_replaced():
+    assert TOKENIZER.decode([BEGIN, *TOKENIZER.encode("cat é")[1:-1]]) == "cat \ufffd"
+
+
 def test_what_has_no_piece_is_spelled_in_bytes():
     assert TOKENIZER.encode("é")[-2:] == [FIRST_BYTE + byte for byte in "é".encode()]
 

@@ -1,7 +1,7 @@
 """The tokenizer of Llama: pairs of neighbours are merged by their scores, as SentencePiece's BPE does."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ class Tokenizer:
 
     def __init__(self, pieces: Sequence[str], scores: Sequence[float]) -> None:
         self.ids = {piece: i for i, piece in enumerate(pieces) if i >= FIRST_PIECE}
+        self.pieces = pieces
         self.scores = scores
         odd = next((piece for piece in self.ids if " " in piece.lstrip(" ")), None)
         if odd is not None:
@@ -30,6 +31,16 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, with the token of its beginning."""
         return [BEGIN, *(token for chunk in re.findall(r" *[^ ]+| +", " " + text) for token in self._of_chunk(chunk))]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text of tokens. Those that mark beginnings and ends have none, and broken characters are replaced."""
+        spelled = b"".join(self._bytes_of(token) for token in tokens)
+        return spelled.decode(errors="replace").removeprefix(" ")
+
+    def _bytes_of(self, token: int) -> bytes:
+        if token >= FIRST_PIECE:
+            return self.pieces[token].encode()
+        return bytes([token - FIRST_BYTE]) if token >= FIRST_BYTE else b""
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         parts = list(chunk)
