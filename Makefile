@@ -22,7 +22,7 @@ test-all: check .venv-all/ready
 # the site, the report and its server in a real browser, with a checker of accessibility: needs chromium or Chrome, and npm
 AXE := node_modules/axe-core/axe.min.js
 test-browser: .venv/ready $(AXE)
-	@command -v chromium chromium-browser google-chrome > /dev/null || \
+	@for name in chromium chromium-browser google-chrome; do command -v $$name && break; done > /dev/null || \
 		{ echo "make test-browser needs chromium or google-chrome; install one, such as by apt-get install chromium"; exit 1; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	$(BIN)/python -m pytest -n 2 tests/project/test_site.py tests/lab/results/test_report.py tests/lab/results/test_server.py

@@ -1,4 +1,4 @@
-"""README's loop on digits that are held out: fine-tuning beside BLIP, five seeds.
+"""A loop by hand on digits that are held out: fine-tuning beside BLIP, five seeds.
 
 python research/readme_loop.py
 """
@@ -14,7 +14,7 @@ SEEDS, HELD_OUT = range(5), 0.2
 
 
 class Model(nn.Module):
-    """The network of the README."""
+    """A small network with a head for each task."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ def two_tasks(rules, around_blip):
         handle.remove()
         with around_blip():
             blip.clamp_()
-            told.append(blip.drift() if task else None)
+            told.append(blip.drift())
             blip.consolidate([(x + task, y)], generator=torch.Generator().manual_seed(task))
             told += [bits.double().sum().item() for bits in blip.frozen_bits().values()]
     return [p.detach().clone() for p in model.parameters()], told

@@ -387,20 +387,33 @@ def test_a_model_that_nobody_keeps_goes_with_its_blip(guard: str) -> None:
 
 
 def test_a_tolerance_that_was_meant_in_percent_is_told() -> None:
-    with pytest.warns(UserWarning, match=r"a tolerance of 5 nats a sample holds next to nothing: it is no percentage"):
+    with pytest.warns(UserWarning, match=r"a tolerance of 5 nats a sample is large, and no percentage"):
         BLIP(nn.Linear(2, 2), tolerance=5)
 
 
-def test_asking_what_was_lost_before_anything_was_measured_is_told() -> None:
-    with pytest.warns(UserWarning, match="nothing is held before the first consolidate; call it with data"):
-        assert BLIP(nn.Linear(2, 2)).drift() == 0
-
-
-def test_asking_what_was_lost_of_weights_that_are_not_finite_is_refused() -> None:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_asking_what_was_lost_of_weights_that_are_not_finite_is_refused(name: str, value: float) -> None:
     model = nn.Linear(2, 2)
     blip = BLIP(model)
     blip.consolidate([torch.randn(8, 2)])
     with torch.no_grad():
-        model.weight[0, 0] = torch.nan
-    with pytest.raises(ValueError, match="'weight' has NaN or infinite entries"):
+        model.get_parameter(name).view(-1)[0] = value
+    with pytest.raises(ValueError, match="weights must be finite, got NaN or infinite entries; restore"):
         blip.drift()
+
+
+def test_a_warning_of_a_wrong_head_that_is_an_error_leaves_all_as_it_was() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(300, 4), torch.arange(300) % 3
+    blip = BLIP(nn.Linear(4, 3))
+    with pytest.raises(UserWarning, match=r"forward predicts .* hardly more than a guess; use the head of this task"):
+        blip.consolidate([(x, y)])
+    assert blip.tasks == 0
+    assert blip.capacity() == 0
+
+
+def test_masks_beside_tokens_are_no_labels_to_doubt_a_model_by() -> None:
+    tokens = torch.randint(5, (300, 6))
+    model = nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
+    BLIP(model).consolidate([(tokens, torch.ones_like(tokens))])

@@ -28,6 +28,7 @@ assert "site-packages" in bitfreeze.__file__, bitfreeze.__file__
 model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 blip = BLIP(model)
 blip.attach()
+torch.manual_seed(0)
 x, y = torch.randn(64, 4), torch.randint(2, (64,))
 for task in range(2):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if CHROMIUM is None or AXE is None:
-        pytest.skip("there is no chromium, or no axe-core: npm install --no-save axe-core")
+        pytest.skip("there is no chromium, or no axe-core: make test-browser")
     with Browser(tmp_path_factory.mktemp("profile")) as started:
         yield started
 

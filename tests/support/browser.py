@@ -18,7 +18,7 @@ AXE = next(
         if (file := folder / "axe-core" / "axe.min.js").exists()
     ),
     None,
-)  # a checker of accessibility: npm install --no-save axe-core
+)  # a checker of accessibility: make test-browser
 PATIENCE = 120.0  # seconds, for machines that are busy with other things
 
 

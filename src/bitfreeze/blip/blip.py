@@ -8,7 +8,7 @@ work (guards.py). State lives beside the model, by parameter name. The model its
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from math import isnan
+from math import isfinite
 from typing import Any
 
 import torch
@@ -270,12 +270,14 @@ class BLIP:
             measured: list[tuple[Guard, Measured]] = []
             for guard in reversed(self._guards):
                 measured.append((guard, guard.measure(look, ranks)))
+            estimate = measured[0][1].estimate
+            assert estimate is not None
+            warn_of_a_guess(estimate)
             for guard, found in measured:
                 guard.commit(found)
             self._end_task()
             before.done = True
         result = self._report(measured[0][1], drift, look.seconds, time.perf_counter() - started)
-        warn_of_a_guess(result)
         warn_of_exhaustion(result)
         warn_of_no_edge(result, changed)
         return result
@@ -324,17 +326,15 @@ class BLIP:
 
         Returns:
             Nats a sample (a predicted token, for sequences), on hard tasks known to within a factor of two; 0 before
-            the first task ends, with a warning; None under rules by weight.
+            the first consolidate, because nothing is held yet; None under rules by weight.
 
         Raises:
             ValueError: the weights are not finite.
         """
-        if not self.tasks:
-            warn_caller("nothing is held before the first consolidate; call it with data of what the model can do")
         self._tensors.bind_if_changed()
         lost = self._tensors.drift()
-        if lost is not None and isnan(lost):
-            checks.require_healthy(self._tensors.states)
+        if lost is not None and not isfinite(lost):
+            raise ValueError("weights must be finite, got NaN or infinite entries; restore the last good weights")
         return lost
 
     # what is frozen

@@ -16,7 +16,7 @@ from .tensor_state import TensorState
 from .watched import WatchedTensor
 
 MAX_BOUND = 1e6
-PERMISSIVE = 1.0  # nats a sample that hardly any task would be held back by
+PERMISSIVE = 1.0  # nats a sample: a tolerance above it was likely meant in percent
 
 States = Mapping[str, TensorState]
 
@@ -38,8 +38,6 @@ def require_settings(
         raise ValueError(f"bits must be a whole number from 1 to {MAX_DEPTH}, got {bits!r}")
     _require_number("bound", bound, "above 0", lambda c: c > 0)
     _require_number("bound", bound, f"at most {MAX_BOUND:g}", lambda c: c <= MAX_BOUND)
-    if tolerance is not None:
-        require_tolerance(tolerance)
     if budget is not None:
         _require_number("budget", budget, "a share of the bits, above 0 and below 1", lambda b: 0 < b < 1)
     if prior is not None:
@@ -50,13 +48,15 @@ def require_settings(
         if value is not None:
             instead = "budget, or Rules.directions()" if by_weight else "tolerance, or Rules.strict()"
             raise ValueError(f"{name} must be left out with these rules, got {value!r}; use {instead}")
+    if tolerance is not None:
+        require_tolerance(tolerance)
 
 
 def require_tolerance(tolerance: float) -> None:
     hint = "; the default, 0.05, lets a network become about 5 % less sure of its answers"
     _require_number("tolerance", tolerance, "above 0, in nats a sample", lambda t: 0 < t < inf, hint)
     if tolerance > PERMISSIVE:
-        warn_caller(f"a tolerance of {tolerance:g} nats a sample holds next to nothing: it is no percentage{hint}")
+        warn_caller(f"a tolerance of {tolerance:g} nats a sample is large, and no percentage{hint}")
 
 
 def _require_number(name: str, value: Any, what: str, fits: Callable[[Any], bool], hint: str = "") -> None:

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from .._messages import warn_caller
+from ..fisher import FisherEstimate
 from ..model.ranks import Ranks
 from .rules import Rules
 from .tensor_state import TensorState
 
+MANY = 200  # samples from which on a share of right predictions tells a wrong head from a hard task
 HELD_BACK = 0.5  # share of coordinates at the edge, above which tasks were seen to learn little
 DRIFT_SPREAD = 2.0  # the true cost lies within this factor of the estimate on hard tasks (results/drift.md)
 
@@ -216,13 +218,12 @@ def warn_of_no_edge(result: Consolidation, trained: bool) -> None:
         )
 
 
-def warn_of_a_guess(result: Consolidation) -> None:
-    """Warn that ``forward`` predicts no better than a guess: what was measured is not what the model can do."""
-    if result.is_a_guess:
+def warn_of_a_guess(found: FisherEstimate) -> None:
+    """Warn of a ``forward`` whose classes are hardly better than a guess, before what was measured is taken up."""
+    if found.is_a_guess and found.positions == 1 and found.samples >= MANY:
         warn_caller(
-            f"forward predicts {result.accuracy:.1%} of this data's labels, hardly more than a guess does, so little of "
-            "what the model can do was measured; if it has the head of another task or no training, begin anew with "
-            "another BLIP",
+            f"forward predicts {found.accuracy:.1%} of this data's labels, hardly more than a guess; use the head of "
+            "this task, or train it first, and begin anew with another BLIP"
         )
 
 

@@ -208,7 +208,7 @@ def test_each_figure_has_a_caption_and_words_for_those_who_cannot_see_it(made):
 
 
 @needs_chromium
-@pytest.mark.skipif(AXE is None, reason="there is no axe-core: npm install --no-save axe-core")
+@pytest.mark.skipif(AXE is None, reason="there is no axe-core: make test-browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_checker_of_accessibility_finds_no_fault(scheme, made, tmp_path):
     file = tmp_path / "report.html"

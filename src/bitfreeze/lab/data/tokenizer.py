@@ -33,7 +33,10 @@ class Tokenizer:
         return [BEGIN, *(token for chunk in re.findall(r" *[^ ]+| +", " " + text) for token in self._of_chunk(chunk))]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens. Those that mark beginnings and ends have none, and broken characters are replaced."""
+        """The text of tokens, without the space that ``encode`` puts in front.
+
+        Tokens that mark beginnings and ends have no text, and broken characters are replaced.
+        """
         spelled = b"".join(self._bytes_of(token) for token in tokens)
         return spelled.decode(errors="replace").removeprefix(" ")
 
