@@ -63,7 +63,7 @@ def costs(case: Case) -> tuple[float, float, float]:
     """Step with BLIP / without, measuring / forward and backward passes of the same samples, bytes a parameter."""
     plain = copy.deepcopy(case.net)
     parts = case.old.split(16)
-    blip = BLIP(case.net, watch=case.watched)
+    blip = BLIP(case.net, watch=case.watched, freeze_statistics=True)
     measuring = seconds(lambda: blip.consolidate(parts, forward=lambda x: case.scores(case.net, x)))
 
     def passes() -> None:
