@@ -41,6 +41,7 @@ COMPARED = {
     "alt_cifar": "alternating CIFAR",
     "five_datasets": "five datasets",
     "cifar100_10": "CIFAR-100 in ten",
+    "mini_imagenet20": "mini-ImageNet in twenty",
     "vision5": "pretrained, five sets",
 }  # streams of the table of all methods
 

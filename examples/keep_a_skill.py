@@ -55,7 +55,7 @@ def tell(model, beginning="Once upon a time", length=40):
     text = torch.tensor([published.tokenizer.encode(beginning)])
     while text.shape[1] < length:
         text = torch.cat([text, scores(model, F.pad(text, (0, 1)))[:, -1:].argmax(-1)], 1)
-    return published.tokenizer.decode(text[0].tolist())
+    return " ".join(published.tokenizer.decode(text[0].tolist()).split())  # on one line
 
 
 print(tell(pretrained))
