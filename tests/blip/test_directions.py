@@ -86,13 +86,19 @@ def test_the_fisher_along_directions_is_that_of_an_explicitly_turned_layer(kind:
     turning, gradients = only_layer(blip).turning, single_gradients(blip, x, y)
     turned = turning.turn(gradients)
     assert_close(turning.fisher, turned.square().mean(0))
-    left = gradients - turning.turn_back(turned)
-    if turning.is_complete:
-        assert left.abs().max() < 1e-12
+    u, v = turning.inputs.unsqueeze(1), turning.outputs.unsqueeze(1)
+    gradients = gradients.transpose(0, 1)  # [g, n, o, i]
+    by_output, rest = gradients @ u - v @ (v.mT @ gradients @ u), gradients - gradients @ u @ u.mT
+    if turning.by_output is None:
+        assert by_output.abs().max() < 1e-12
+    else:
+        assert_rounded(turning.by_output, by_output.square().mean(1))
+    if turning.all_inputs:
+        assert rest.abs().max() < 1e-12
         assert all(part.fisher is None for part in only_layer(blip).parts)
     else:
-        rest = only_layer(blip).joined([part.fisher for part in only_layer(blip).parts])
-        assert_rounded(rest, left.square().mean(0))
+        found = only_layer(blip).joined([part.fisher for part in only_layer(blip).parts])
+        assert_rounded(found, rest.square().mean(1))
 
 
 @pytest.mark.parametrize("kind", LAYERS)

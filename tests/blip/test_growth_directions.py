@@ -105,7 +105,8 @@ def test_the_next_task_turns_the_larger_layer_and_keeps_what_was_known(bias: boo
     blip.clamp_()
     turning = guard_of(blip).turnings["weight"]
     assert float(turning.fisher.sum()) == pytest.approx(known, rel=1e-12)
-    assert turning.is_complete
+    assert turning.all_inputs
+    assert turning.all_outputs
     spread = turning.spread()[0]
     assert not spread[OLD:].any()
     assert spread[:OLD].all()

@@ -144,7 +144,7 @@ def test_each_part_of_a_file_is_what_was_measured(base: Net, tmp_path: Path) -> 
             torch.testing.assert_close(other.sum(1), one.sum(1), rtol=0.02, atol=1e-9)
 
 
-def test_fewer_directions_leave_the_others_to_the_entries() -> None:
+def test_fewer_directions_leave_the_others_to_the_other_parts() -> None:
     """What the strongest two directions leave out has the Fisher that it had, summed over all entries."""
     torch.manual_seed(0)
     net = nn.Linear(6, 5)
@@ -156,7 +156,8 @@ def test_fewer_directions_leave_the_others_to_the_entries() -> None:
     rest = sum(
         entries_of(table["tensors"][n]["fisher"], table["tensors"][n]["shape"]).sum() for n in ("weight", "bias")
     )
-    torch.testing.assert_close(kept.fisher.sum() + rest, whole, rtol=0.01, atol=0)
+    assert kept.by_output is not None
+    torch.testing.assert_close(kept.fisher.sum() + kept.by_output.float().sum() + rest, whole, rtol=0.02, atol=0)
 
 
 def test_the_tolerance_may_be_another_one(base: Net, tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_the_file_is_small_and_holds_no_weights(tmp_path: Path) -> None:
     size = (tmp_path / "base.pt").stat().st_size
     assert size < 4 * 513 * 512 / 10
     save_protection(blip, tmp_path / "less.pt", strongest=4)
-    assert (tmp_path / "less.pt").stat().st_size < size / 2
+    assert (tmp_path / "less.pt").stat().st_size < 0.6 * size
 
 
 def test_weights_that_came_from_half_precision_are_the_same_weights(base: Net, tmp_path: Path) -> None:

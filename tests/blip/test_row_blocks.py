@@ -41,7 +41,7 @@ def test_the_size_of_blocks_is_no_matter(monkeypatch: pytest.MonkeyPatch, groups
 def test_blocks_cover_each_row_once() -> None:
     layer = moved_layer(1, 0.0)
     for part in layer.parts:
-        rows = [block.rows for block in row_blocks.row_blocks(part, layer.turning.outputs)]
+        rows = [block.rows for block in row_blocks.row_blocks(part, 1)]
         assert sorted(row for block in rows for row in range(6)[block]) == list(range(6))
 
 
@@ -53,6 +53,10 @@ def test_costs_and_coordinates_are_those_of_the_whole_matrix(directions: int | N
     torch.testing.assert_close(layer.turned(), turned, rtol=1e-9, atol=1e-12)
     cost = (layer.turning.fisher * turned.square()).sum() / 2
     if directions is not None:
-        rest = change - layer.turning.turn_back(turned)
+        assert layer.turning.by_output is not None
+        along = change @ layer.turning.inputs
+        by_output = along - layer.turning.outputs @ turned
+        rest = change - along @ layer.turning.inputs.mT
+        cost = cost + (layer.turning.by_output * by_output.square()).sum() / 2
         cost = cost + (layer._rest_fisher() * rest.square()).sum() / 2
     torch.testing.assert_close(layer.cost(), cost, rtol=1e-9, atol=0)

@@ -61,7 +61,7 @@ def test_turned_fisher_is_that_of_an_explicitly_turned_layer(case):
     build, _ = CASES[case]
     groups, outputs, inputs = joined_shape(build())
     u, v = orthonormal(groups, inputs, inputs), orthonormal(groups, outputs, outputs)
-    model, layer, x, y, [found] = measured(case, lambda layer: TurnedFisher(layer, u, v, rest=True))
+    model, layer, x, y, [found] = measured(case, lambda layer: TurnedFisher(layer, u, v, others=True))
     assert "rest" not in found.totals
     truth = empirical_fisher(Turned(model, layer, u, v), x, y)["turned"]
     assert_equal(found.totals["turned"] / found.samples, truth)
@@ -75,7 +75,7 @@ def test_some_directions_and_the_rest_by_brute_force(case, sides, first, monkeyp
     groups, outputs, inputs = joined_shape(CASES[case][0]())
     u, v = orthonormal(groups, inputs, 3), orthonormal(groups, outputs, 2)
     u, v = {"both": (u, v), "inputs": (u, None), "outputs": (None, v), "none of the inputs": (u[..., :0], v)}[sides]
-    model, layer, x, y, [found] = measured(case, lambda layer: TurnedFisher(layer, u, v, rest=True))
+    model, layer, x, y, [found] = measured(case, lambda layer: TurnedFisher(layer, u, v, others=True))
     gradients = joined_gradients(model, layer, x, y)
     u = torch.eye(inputs, dtype=torch.float64) if u is None else u
     v = torch.eye(outputs, dtype=torch.float64) if v is None else v
@@ -83,13 +83,19 @@ def test_some_directions_and_the_rest_by_brute_force(case, sides, first, monkeyp
     if turned.numel():
         assert_equal(found.totals["turned"], turned.square().sum(0))
     assert found.totals["turned"].shape == turned.shape[1:]
-    assert_equal(found.totals["rest"], (gradients - v @ turned @ u.mT).square().sum(0))
+    others = {"by_output": gradients @ u - v @ turned, "rest": gradients - gradients @ u @ u.mT}
+    parts = {"inputs": {"rest"}, "outputs": {"by_output"}}.get(sides, {"by_output", "rest"})
+    assert found.totals.keys() == {"turned", *parts}
+    for key in parts:
+        assert found.totals[key].shape == others[key].shape[1:]
+        if others[key].numel():
+            assert_equal(found.totals[key], others[key].square().sum(0))
 
 
 def test_the_cheaper_order_is_chosen():
     """Many positions: sum over them first. Few positions of a wide layer: turn first."""
     layer = nn.Linear(100, 80)
-    some = TurnedFisher(layer, orthonormal(1, 101, 10), orthonormal(1, 80, 10), rest=True)
+    some = TurnedFisher(layer, orthonormal(1, 101, 10), orthonormal(1, 80, 10), others=True)
     assert some._turn_first(2)
     assert not some._turn_first(1000)
 
@@ -147,10 +153,10 @@ def test_exact_labels_weigh_each_label_by_its_probability():
     layer = nn.Linear(5, 4)
     model, x, _ = readout(layer, (3, 5))
     u, v = orthonormal(1, 6, 2), orthonormal(1, 4, 2)
-    moments, turned = SecondMoments(layer), TurnedFisher(layer, u, v, rest=True)
+    moments, turned = SecondMoments(layer), TurnedFisher(layer, u, v, others=True)
     estimate(model, x.split(4), labels="exact", statistics={layer: [moments, turned]})
     p = model(x).softmax(-1).detach()
-    outputs, inside, rest = 0, 0, 0
+    outputs, inside, by_output, rest = 0, 0, 0, 0
     for label in range(3):
         y = torch.full((6,), label)
         z = layer(x)
@@ -159,11 +165,13 @@ def test_exact_labels_weigh_each_label_by_its_probability():
         outputs = outputs + torch.einsum("nlo,nlp->op", delta, delta)
         gradients = joined_gradients(model, layer, x, y) * p[:, label].sqrt()[:, None, None, None]
         inside = inside + (v.mT @ gradients @ u).square().sum(0)
-        rest = rest + (gradients - v @ v.mT @ gradients @ u @ u.mT).square().sum(0)
+        by_output = by_output + (gradients @ u - v @ v.mT @ gradients @ u).square().sum(0)
+        rest = rest + (gradients - gradients @ u @ u.mT).square().sum(0)
     rows = torch.cat([x, torch.ones_like(x[..., :1])], -1).flatten(0, 1)
     assert_equal(moments.inputs.total[0], rows.mT @ rows)
     assert_equal(moments.outputs.total[0], outputs)
     assert_equal(turned.totals["turned"], inside)
+    assert_equal(turned.totals["by_output"], by_output)
     assert_equal(turned.totals["rest"], rest)
 
 
@@ -184,8 +192,8 @@ def test_batch_size_does_not_matter(case):
         assert_equal(moments.outputs.total, whole[0].outputs.total)
         assert_equal(thin.inputs.rows(), whole[1].inputs.rows())
         assert_equal(thin.outputs.rows(), whole[1].outputs.rows())
-        assert_equal(turned.totals["turned"], whole[2].totals["turned"])
-        assert_equal(turned.totals["rest"], whole[2].totals["rest"])
+        for key, total in turned.totals.items():
+            assert_equal(total, whole[2].totals[key])
         assert_equal(mean.mean(), whole[3].mean())
 
 
@@ -208,7 +216,7 @@ def test_float32_rest_is_exact_where_directions_hold_nearly_everything():
     x = x @ u[0] @ u[0].mT + 1e-4 * x
     truth = joined_gradients(model, layer, x, y)
     model.float()
-    found = TurnedFisher(layer, u.float(), v.float(), rest=True)
+    found = TurnedFisher(layer, u.float(), v.float(), others=True)
     estimate(model, [(x.float(), y)], labels="true", statistics={layer: [found]})
     truth = (truth - truth @ u @ u.mT).square().sum(0)
     assert_equal(found.totals["rest"].double(), truth, 1e-2)
@@ -232,19 +240,19 @@ def test_a_model_of_several_layers_is_measured_in_one_pass():
 
 
 @pytest.mark.parametrize("form", ["single", "first", "last"])
-def test_the_rest_of_later_samples_comes_from_some_of_them_without_bias(monkeypatch, form):
+def test_the_other_parts_of_later_samples_come_from_some_of_them_without_bias(monkeypatch, form):
     """With one sample over and over, every form of the sum must give that sample's squares, from fewer samples."""
     monkeypatch.setattr(TurnedFisher, "_turn_first", lambda self, positions: form == "first")
     layer = nn.Linear(5, 4)
     model, x, y = readout(layer, (5,) if form == "single" else (3, 5), samples=1)
     u, v = orthonormal(1, 6, 2), orthonormal(1, 4, 2)
-    many, one = TurnedFisher(layer, u, v, rest=True), TurnedFisher(layer, u, v, rest=True)
+    many, one = TurnedFisher(layer, u, v, others=True), TurnedFisher(layer, u, v, others=True)
     count = 8000
     data = [(x.expand(500, *x.shape[1:]), y.expand(500))] * (count // 500)
     estimate(model, data, labels="true", statistics={layer: [many]})
     estimate(model, [(x, y)], labels="true", statistics={layer: [one]})
     assert_equal(many.totals["turned"] / count, one.totals["turned"], 1e-6)
-    found = many.totals["rest"] / count / one.totals["rest"]
+    found = torch.cat([(many.totals[key] / count / one.totals[key]).flatten() for key in ("by_output", "rest")])
     assert (found - 1).abs().max() < 0.1  # standard deviation 0.03: 1970 samples' worth of chance
     assert found.std() < 1e-6  # all entries come from the same samples
     assert (found - 1).abs().min() > 1e-6

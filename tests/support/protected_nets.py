@@ -118,7 +118,8 @@ def assert_inside(blip: BLIP, slack: float = 0.0) -> None:
             assert ((low - slack <= value) & (value <= high + slack)).all(), name
     if isinstance(blip._tensors, Directions):
         for name, layer in blip._tensors.layers.items():
-            assert layer.turning.is_complete, f"the coordinates of '{name}' do not tell all"
+            complete = layer.turning.all_inputs, layer.turning.all_outputs
+            assert complete == (True, True), f"the coordinates of '{name}' do not tell all"
             beyond = layer.turning.turn(layer.change()).abs() - layer.radius * layer.width
             assert (beyond <= slack + ROUNDING[layer.radius.dtype]).all(), (name, beyond.max())
 

@@ -38,7 +38,7 @@ def measure(net: Net, batches: Any) -> dict[str, Any]:
     layer = net.conv
     u, v = orthonormal(1, 19, 3), orthonormal(1, 4, 2)
     square, thin = SecondMoments(layer), SecondMoments(layer, widest=2, rows=20)
-    turned, mean = TurnedFisher(layer, u, v, rest=True), MeanInputs(layer)
+    turned, mean = TurnedFisher(layer, u, v, others=True), MeanInputs(layer)
     torch.manual_seed(3)
     result = estimate(net, batches, statistics={layer: [square, thin, turned, mean]}, skip=["conv.weight"])
     return {

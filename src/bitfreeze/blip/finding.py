@@ -69,7 +69,7 @@ def _turning(moment: SecondMoments, before: Turning | None, rules: DirectionRule
     fisher = u.new_zeros(groups, v.shape[-1], u.shape[-1])
     # contiguous, as they come back from a file: the strides of a factor decide the last bits of a product
     u, v, input_energy, output_energy = (part.contiguous() for part in (u, v, input_energy, output_energy))
-    return Turning(u, v, input_energy, output_energy, fisher, moment.positions)
+    return Turning(u, v, input_energy, output_energy, fisher, positions=moment.positions)
 
 
 def _as_they_are(moment: SecondMoments, width: int) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ def measure_along(
     Without the others, whose reasons are added to ``reasons``, the pass is made again.
     """
     found = {
-        name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, rest=True)
+        name: TurnedFisher(layers[name][0].slot.module, turning.inputs, turning.outputs, others=True)
         for name, turning in turns.items()
     }
     skip = [part for name in turns for part in names_of(layers[name])]

@@ -2,8 +2,8 @@
 
 The change D = sum s B A of rank r lies wholly in the span of the layer's directions U, V and of at most r more on each
 side, which the factors use outside of U and V. In these coordinates D is a small matrix, and its Fisher is known: along
-U and V it was measured, along the others it follows from the Fisher of entries. The intervals are those of the merged
-weight, |D'| <= sqrt(F_0 / F').
+U and V it was measured, along the others it follows from the Fisher by output and that of entries. The intervals are
+those of the merged weight, |D'| <= sqrt(F_0 / F').
 
 A matrix that is clamped entry by entry has a higher rank than D. So A is moved: each input direction for itself, by
 least squares towards the clamped matrix, weighted with the Fisher, and what is still outside is scaled in. Input
@@ -78,8 +78,11 @@ class LowRankLayer:
         outputs, up = _extended(self.turning.outputs[0], up, self.rows)
         inputs, down = _extended(self.turning.inputs[0], down.mT, self.columns)
         fisher = torch.outer(outputs.square().mT @ self.rows, inputs.square().mT @ self.columns)
-        measured = self.turning.fisher[0]
-        fisher[: measured.shape[0], : measured.shape[1]] = measured
+        measured, by_output = self.turning.fisher[0], self.turning.by_output
+        k, j = measured.shape
+        fisher[:k, :j] = measured
+        if by_output is not None:
+            fisher[k:, :j] = outputs[:, k:].square().mT @ by_output[0].to(fisher)
         return Coordinates(up, down.mT, outputs, inputs, fisher)
 
     @torch.no_grad()
@@ -134,8 +137,15 @@ def without_bias(turning: Turning) -> Turning:
     moment = span.mT @ (own * turning.input_energy[:, None].double().sqrt())  # times its transpose
     inputs = (span @ torch.linalg.svd(moment, full_matrices=False)[0]).to(turning.inputs)
     joined = torch.nn.functional.pad(inputs, (0, 0, 0, 1))
-    energy = (turning.input_energy[:, None] @ (turning.inputs.mT @ joined).square())[:, 0]
-    return replace(turning, inputs=inputs, input_energy=energy, fisher=turning.carried(joined, turning.outputs))
+    squares = (turning.inputs.mT @ joined).square()
+    energy, by_output = (turning.input_energy[:, None] @ squares)[:, 0], turning.by_output
+    return replace(
+        turning,
+        inputs=inputs,
+        input_energy=energy,
+        fisher=turning.fisher @ squares,
+        by_output=None if by_output is None else by_output.to(squares) @ squares,
+    )
 
 
 def _extended(directions: Tensor, factor: Tensor, fisher: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,13 @@
 """What a model knows, as a small table that belongs to its weights: a saved state of a BLIP without the weights.
 
-The table has the directions of each layer in half precision and the Fisher along them. Of the Fisher of single entries,
-which would be as large as the weights, it has the sums over rows and columns, whose product stands for the entries. In
-place of the centres, which are the weights themselves, it has a hash of each tensor. Functions here map a state dict of
-a BLIP to a table and back, and know no model.
+The table has the directions of each layer in half precision and the Fisher along them. Of the other parts of the
+Fisher, which would be as large as the weights, it has the sums over rows and columns, whose product stands for the
+entries. In place of the centres, which are the weights themselves, it has a hash of each tensor. Functions here map a
+state dict of a BLIP to a table and back, and know no model.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ def table_of(state: Mapping[str, Any], strongest: int | None = None, vocabulary:
     tensors = {name: dict(saved) for name, saved in state["tensors"].items() if saved["tasks"]}
     if strongest is not None:
         for name, turning in turnings.items():
-            turnings[name] = _with_fewer(turning, strongest, _parts(name, turning, tensors))
+            turnings[name] = _with_fewer(turning, strongest, parts_of(name, turning, tensors))
     table = {
         "protection": FORMAT,
         "settings": state["settings"],
@@ -51,7 +51,7 @@ def table_of(state: Mapping[str, Any], strongest: int | None = None, vocabulary:
     return {**table, KEY: digest(table)}
 
 
-def _parts(name: str, turning: Turning, tensors: Mapping[str, Table]) -> list[Table]:
+def parts_of(name: str, turning: Turning, tensors: Mapping[str, Table]) -> list[Table]:
     """Saved states of a layer's weight and, if the directions have a place for it, of its bias."""
     weight, module = tensors[name], name.rpartition(".")[0]
     has_bias = weight["centre"][0].numel() < turning.inputs.shape[1]
@@ -61,21 +61,25 @@ def _parts(name: str, turning: Turning, tensors: Mapping[str, Table]) -> list[Ta
 
 
 def _with_fewer(turning: Turning, strongest: int, parts: list[Table]) -> Turning:
-    """A layer with the strongest directions only. What lies along the others becomes a Fisher of entries."""
+    """A layer with the strongest directions only. What lies along the others goes to the other parts."""
     groups, outputs, inputs = *turning.outputs.shape[:2], turning.inputs.shape[1]
     fishers = [part["fisher"] for part in parts if "fisher" in part]
     rest = torch.cat([f.float().reshape(groups, outputs, -1) for f in fishers], -1) if fishers else None
     u, v = turning.inputs[..., :strongest].contiguous(), turning.outputs[..., :strongest].contiguous()
-    nothing = torch.zeros(groups, v.shape[-1], u.shape[-1], dtype=u.dtype)
-    whole = u.shape[-1] == inputs and v.shape[-1] == outputs
-    entries = None if whole else torch.zeros(groups, outputs, inputs, dtype=u.dtype)
-    fisher, left = carry_over(turning, rest, Task(u, v, nothing, entries))
-    if left is not None:
+    nothing = {"turned": torch.zeros(groups, v.shape[-1], u.shape[-1], dtype=u.dtype)}
+    if v.shape[-1] < outputs:
+        nothing["by_output"] = torch.zeros(groups, outputs, u.shape[-1], dtype=u.dtype)
+    if u.shape[-1] < inputs:
+        nothing["rest"] = torch.zeros(groups, outputs, inputs, dtype=u.dtype)
+    kept = carry_over(turning, rest, Task(u, v, nothing))
+    if "rest" in kept:
         widths = [part["centre"][0].numel() for part in parts]
-        for part, own in zip(parts, torch.split(left, widths, -1), strict=True):
+        for part, own in zip(parts, torch.split(kept["rest"], widths, -1), strict=True):
             part["fisher"] = own.reshape(part["centre"].shape)
     of_inputs, of_outputs = turning.input_energy[..., :strongest], turning.output_energy[..., :strongest]
-    return Turning(u, v, of_inputs.contiguous(), of_outputs.contiguous(), fisher, turning.positions)
+    return Turning(
+        u, v, of_inputs.contiguous(), of_outputs.contiguous(), kept["turned"], kept.get("by_output"), turning.positions
+    )
 
 
 def _without_weights(saved: Mapping[str, Any]) -> Table:
@@ -99,7 +103,8 @@ def _summed(fisher: Tensor) -> Table:
 def _halved(turning: Turning) -> Table:
     saved = turning.state_dict()
     halves = {key: saved[key].to(torch.bfloat16) for key in ("inputs", "outputs", "fisher")}
-    return {**saved, **halves}
+    by_output = {} if turning.by_output is None else {"by_output": _summed(turning.by_output.flatten(0, 1))}
+    return {**saved, **halves, **by_output}
 
 
 # back to a state of a BLIP
@@ -163,12 +168,13 @@ def entries_of(fisher: Table, shape: list[int]) -> Tensor:
 
 def loaded_turning(saved: Table) -> Turning:
     """Directions in float32, orthonormal again after half precision."""
-    floats = {key: value.float() if isinstance(value, Tensor) else value for key, value in saved.items()}
-    turning = Turning.loaded(floats)
-    return Turning(
-        _orthonormal(turning.inputs), _orthonormal(turning.outputs), turning.input_energy, turning.output_energy,
-        turning.fisher, turning.positions,
-    )  # fmt: skip
+    values = {key: value.float() if isinstance(value, Tensor) else value for key, value in saved.items()}
+    if "by_output" in saved:
+        groups, outputs, _ = values["outputs"].shape
+        by_output = entries_of(saved["by_output"], [groups * outputs, values["inputs"].shape[2]])
+        values["by_output"] = by_output.reshape(groups, outputs, -1).to(torch.bfloat16)
+    turning = Turning.loaded(values)
+    return replace(turning, inputs=_orthonormal(turning.inputs), outputs=_orthonormal(turning.outputs))
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

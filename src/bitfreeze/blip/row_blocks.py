@@ -20,7 +20,7 @@ class RowBlock:
 
     part: HeldTensor
     rows: slice  # of the part
-    outputs: Tensor  # V of these rows, [g, rows, k]
+    groups: int
 
     @property
     def _local(self) -> Tensor:
@@ -32,14 +32,25 @@ class RowBlock:
         return self.part.centre[self.rows].to(self.part.local)
 
     def _as_matrix(self, rows: Tensor) -> Tensor:
-        return rows.reshape(*self.outputs.shape[:2], -1)
+        return rows.reshape(self.groups, len(rows) // self.groups, -1)
+
+    def of(self, outputs: Tensor) -> Tensor:
+        """These rows of a tensor [g, o, ...]."""
+        return outputs[:, self.rows] if self.groups == 1 else outputs
 
     def change(self) -> Tensor:
         """How far the rows are from their centre, [g, rows, i], in memory of its own."""
         return self._as_matrix(self._local - self._centre)
 
+    def rest(self, along: Tensor, side: Tensor) -> Tensor:
+        """The change without what it has along the input directions ``side``, [g, rows, i], in memory of its own.
+
+        ``along`` is the change of all outputs along the input directions, [g, o, j].
+        """
+        return self.change().baddbmm_(self.of(along), side.mT, alpha=-1)
+
     def fisher(self) -> Tensor:
-        """Fisher of what the directions leave out, [g, rows, i]."""
+        """Fisher of what the input directions leave out, [g, rows, i]."""
         assert self.part.fisher is not None
         return self._as_matrix(self.part.fisher[self.rows].to(self.part.local))
 
@@ -49,17 +60,16 @@ class RowBlock:
         local.copy_(torch.where(moved, self._centre + change.reshape(local.shape), local))
 
 
-def row_blocks(part: HeldTensor, outputs: Tensor) -> Iterator[RowBlock]:
+def row_blocks(part: HeldTensor, groups: int) -> Iterator[RowBlock]:
     """The blocks of a part: few rows each where a processor with a cache works on a layer without groups.
 
     Args:
         part: state of a weight [g * o, ...] or a bias [g * o].
-        outputs: V of the layer, [g, o, k].
+        groups: of the layer.
     """
-    local, groups = part.local, outputs.shape[0]
+    local = part.local
     count = len(local)
     if groups == 1 and local.device.type == "cpu":
         count = max(1, CACHE // (local[0].numel() * local.element_size()))
     for first in range(0, len(local), count):
-        rows = slice(first, first + count)
-        yield RowBlock(part, rows, outputs[:, rows] if groups == 1 else outputs)
+        yield RowBlock(part, slice(first, first + count), groups)

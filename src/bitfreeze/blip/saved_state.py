@@ -148,7 +148,8 @@ def _require_directions(state: Mapping[str, Any], held: Mapping[str, Mapping[str
 
 
 def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> None:
-    _require_keys(f"the keys of the directions of '{name}'", saved, required=("positions", *Turning.TENSORS))
+    required = ("positions", *Turning.TENSORS)
+    _require_keys(f"the keys of the directions of '{name}'", saved, required=required, optional=("by_output",))
     _whole(f"'positions' of '{name}'", saved["positions"], least=1)
     for key in Turning.TENSORS:
         least = -inf if key in ("inputs", "outputs") else 0.0
@@ -158,6 +159,10 @@ def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> Non
         (groups, wide, j), (_, tall, k) = inputs.shape, outputs.shape
         expected = [(groups, wide, j), (groups, tall, k), (groups, j), (groups, k), (groups, k, j)]
         fits = [tuple(saved[key].shape) for key in Turning.TENSORS] == expected
+        if "by_output" in saved:
+            what = f"'by_output' of '{name}'"
+            shape = torch.Size((groups, tall, j))
+            _require_tensor(what, saved["by_output"], (*FLOATS, torch.bfloat16), 0.0, inf, True, shape=shape)
         row = centre[0].numel() if centre.ndim and len(centre) else 0
         if not fits or groups * tall != len(centre) or wide - row not in (0, 1):
             fits = False
@@ -180,7 +185,9 @@ def _is_in_layer(name: str, centre: Tensor, turnings: Mapping[str, Mapping[str, 
     layers = [name] if name in turnings else [n for n in turnings if n.rpartition(".")[0] == module]
     return any(
         turnings[layer]["inputs"].shape[1] == turnings[layer]["inputs"].shape[2]
-        and turnings[layer]["outputs"].shape[1] == turnings[layer]["outputs"].shape[2]
+        and (
+            "by_output" in turnings[layer] or turnings[layer]["outputs"].shape[1] == turnings[layer]["outputs"].shape[2]
+        )
         and turnings[layer]["outputs"].shape[:2].numel() == len(centre)
         for layer in layers
     )

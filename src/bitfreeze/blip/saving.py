@@ -8,6 +8,7 @@ from ..model.undo import LAST, ONE_AT_A_TIME, turn_over
 from . import checks
 from .digest import KEY, digest
 from .memento import Memento
+from .older_states import with_parts_by_output
 from .saved_state import STATE_FORMAT, require_format, require_valid
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def take_up(blip: "BLIP", state: Mapping[str, Any], rename: Mapping[str, str] | 
     require_format(state)
     _require_same_settings(state["settings"], blip._settings())
     require_valid(state, blip.depth, blip.rules)
+    if "directions" in state:
+        state = with_parts_by_output(state)
     new_names = checks.renamed([*state["tensors"], *state["absent"]], rename)
     before = Memento(blip, False, blip._with_statistics())
     with turn_over(), ONE_AT_A_TIME, before, before, LAST:

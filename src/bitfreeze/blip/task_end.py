@@ -49,33 +49,26 @@ class TaskEnd:
     ) -> None:  # fmt: skip
         """Add a layer that is held along directions. ``layer``: the same layer as it was held in this task."""
         parts, module = [part for part in (weight, bias) if part is not None], weight.slot.module
-        rest = found.totals.get("rest")
-        task = Task(
-            turning.inputs, turning.outputs, found.totals["turned"] / found.samples,
-            None if rest is None else rest / found.samples,
-        )  # fmt: skip
-        task = damped(task, self.damping)
+        means = {part: total / found.samples for part, total in found.totals.items()}
+        task = damped(Task(turning.inputs, turning.outputs, means), self.damping)
         groups, outputs, _ = found.shape
         fishers = [
             (torch.zeros_like(part.local) if part.fisher is None else part.fisher).reshape(groups, outputs, -1)
             for part in parts
         ]
         held_before = any(part.fisher is not None for part in parts)
-        rest_before = torch.cat(fishers, -1).detach().to(task.turned) if held_before else None
+        rest_before = torch.cat(fishers, -1).detach().to(turning.inputs) if held_before else None
         before = self.turnings_before.get(name)
-        carried, carried_rest = carry_over(None if before is None else before.to(task.turned), rest_before, task)
-        turned = self._sum(carried, task.turned, weight.tasks)
-        self.turnings[name] = replace(turning, fisher=self.ranks.broadcast_(turned.contiguous())).packed()
-        total_rest = None
-        if task.rest is not None and carried_rest is not None:
-            total_rest = self._sum(carried_rest, task.rest, weight.tasks)
+        carried = carry_over(None if before is None else before.to(turning.inputs), rest_before, task)
+        totals = {part: self._sum(carried[part], new, weight.tasks) for part, new in task.parts.items()}
         # half precision is enough for a radius
-        split = {} if total_rest is None else split_joined(module, total_rest.to(torch.bfloat16))
+        kept = {part: total if part == "turned" else total.to(torch.bfloat16) for part, total in totals.items()}
+        own = {part: self.ranks.broadcast_(kept[part].contiguous()) for part in kept if part != "rest"}
+        self.turnings[name] = replace(turning, fisher=own["turned"], by_output=own.get("by_output")).packed()
+        split = split_joined(module, kept["rest"]) if "rest" in kept else {}
         for part in parts:
             self._take(part.after_task(split.get(part.slot.owners[0][1]), self.prior))
-        bits = [(carried, turned, task.turned)]
-        if total_rest is not None and task.rest is not None and carried_rest is not None:
-            bits.append((carried_rest, total_rest, task.rest))
+        bits = [(carried[part], totals[part], new) for part, new in task.parts.items()]
         self._count(name, weight, bits, "along directions", None if layer is None else layer.at_edge())
 
     def add_idle_layer(self, name: str, weight: HeldTensor, bias: HeldTensor | None) -> None:
@@ -84,8 +77,8 @@ class TaskEnd:
         for part in (weight, bias):
             if part is not None:
                 self._take(part.after_task(part.fisher, self.prior))
-        nothing = torch.zeros_like(turning.fisher)
-        self._count(name, weight, [(turning.fisher, turning.fisher, nothing)], NOT_USED, None)
+        fishers = [turning.fisher] if turning.by_output is None else [turning.fisher, turning.by_output]
+        self._count(name, weight, [(f, f, torch.zeros_like(f)) for f in fishers], NOT_USED, None)
 
     def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
         """Add a tensor that is held entry by entry. One that this task does not use keeps its Fisher, as layers do."""

@@ -1,13 +1,13 @@
 """A layer that is held along directions: its weight and bias as one matrix, clamped in turned coordinates."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .held_tensor import AT_EDGE, HeldTensor, radius_of
-from .row_blocks import row_blocks
+from .row_blocks import RowBlock, row_blocks
 from .turning import Turning
 
 
@@ -70,10 +70,16 @@ class TurnedLayer:
         """How far weight and bias are from their centres, [g, o, i]."""
         return self.joined([part.change() for part in self.parts])
 
+    def along_inputs(self) -> Tensor:
+        """How far the outputs are from their centres along the input directions, [g, o, j]."""
+        return self._along_inputs((block.change() for block in self._blocks(part)) for part in self.parts)
+
     def turned(self) -> Tensor:
-        """How far weight and bias are from their centres in turned coordinates, [g, k, j]."""
-        outputs = self.turning.outputs
-        return self._along_directions((b.change() for b in row_blocks(part, outputs)) for part in self.parts)
+        """How far weight and bias are from their centres along the directions of both sides, [g, k, j]."""
+        return self.turning.outputs.mT @ self.along_inputs()
+
+    def _blocks(self, part: HeldTensor) -> Iterator[RowBlock]:
+        return row_blocks(part, len(self.turning.outputs))
 
     def _sides(self) -> tuple[Tensor, ...]:
         """Directions of the inputs, [g, i, j], of the weight and of the bias."""
@@ -118,60 +124,68 @@ class TurnedLayer:
         self.since = 0
         if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
             self._follow()
-        turned = self.turned()
-        self.weight.note_health(turned)  # an infinite weight or bias reaches all coordinates
-        radius = self.radius * self.width
-        clamped = turned.clamp(-radius, radius)
-        costs = torch.stack([_cost(self.turning.fisher, turned), _cost(self.turning.fisher, clamped)])
-        outside = (clamped != turned).any()
+        along = self.along_inputs()
+        self.weight.note_health(along)  # an infinite weight or bias reaches the directions
+        inside, costs, outside = self._clamp_along(along)
         rests: list[list[Tensor]] = []
-        if not self.turning.is_complete:
-            of_rest, moved, rests = self._clamp_rest(turned)
+        if not self.turning.all_inputs:
+            rests, of_rest, moved = self._clamp_rest(along)
             costs, outside = costs + of_rest, outside | moved
-            if not _is_known_false(
-                moved
-            ):  # what is left of the rest would leak into directions, at many times its cost
-                clamped -= self._along_directions(rests)
+            if not _is_known_false(moved):
+                inside -= self._along_inputs(rests)  # what is left of the rest would leak into directions
         if not _is_known_false(outside):
-            self._write_(clamped, rests, outside)
+            self._write_(inside, rests, outside)
         return costs
 
-    def _clamp_rest(self, turned: Tensor) -> tuple[Tensor, Tensor, list[list[Tensor]]]:
-        """Clamp what the directions leave out, entry by entry.
+    def _clamp_along(self, along: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Clamp a change [g, o, j] along both sides, and by output what the output directions leave out.
 
-        Returns the nats a sample before and after it, whether an entry was outside, and the rest of each block.
+        Returns the clamped change, the nats a sample before and after, and whether a coordinate was outside.
         """
-        costs, moved = turned.new_zeros(2), torch.zeros((), dtype=torch.bool, device=turned.device)
+        turning, outputs = self.turning, self.turning.outputs
+        turned = outputs.mT @ along
+        left = torch.baddbmm(along, outputs, turned, alpha=-1)
+        costs, outside = _clamp_(turned, turning.fisher, self.radius * self.width)
+        if turning.by_output is None:
+            return outputs @ turned, costs, outside
+        fisher = turning.by_output.to(left)
+        of_left, moved = _clamp_(left, fisher, self._radius_of(fisher))
+        turned -= outputs.mT @ left  # what is left by output would leak into directions too
+        return left.baddbmm_(outputs, turned), costs + of_left, outside | moved
+
+    def _clamp_rest(self, along: Tensor) -> tuple[list[list[Tensor]], Tensor, Tensor]:
+        """Clamp what the input directions leave out, entry by entry.
+
+        Returns the rest of each block, the nats a sample before and after, and whether an entry was outside.
+        """
         rests: list[list[Tensor]] = []
+        costs, moved = along.new_zeros(2), torch.zeros((), dtype=torch.bool, device=along.device)
         for part, side in zip(self.parts, self._sides(), strict=True):
             rests.append([])
-            spanned = turned @ side.mT
-            for block in row_blocks(part, self.turning.outputs):
-                rest, fisher = block.change().baddbmm_(block.outputs, spanned, alpha=-1), block.fisher()
-                radius = radius_of(fisher, self.prior * self.width**2)
-                before, moved = _cost(fisher, rest), moved | (rest.abs() > radius).any()
-                rest.clamp_(-radius, radius)
-                costs += torch.stack([before, _cost(fisher, rest)])
+            for block in self._blocks(part):
+                rest, fisher = block.rest(along, side), block.fisher()
+                of_block, outside = _clamp_(rest, fisher, self._radius_of(fisher))
+                costs, moved = costs + of_block, moved | outside
                 rests[-1].append(rest)
-        return costs, moved, rests
+        return rests, costs, moved
 
-    def _along_directions(self, changes: Iterable[Iterable[Tensor]]) -> Tensor:
-        """What the blocks of each part have along the directions, [g, k, j]."""
-        total = torch.zeros_like(self.turning.fisher)
-        for part, side, blocks in zip(self.parts, self._sides(), changes, strict=True):
-            along_outputs = total.new_zeros(*total.shape[:2], side.shape[1])
-            for block, change in zip(row_blocks(part, self.turning.outputs), blocks, strict=True):
-                along_outputs.baddbmm_(block.outputs.mT, change)
-            total.baddbmm_(along_outputs, side)
-        return total
+    def _radius_of(self, fisher: Tensor) -> Tensor:
+        return radius_of(fisher, self.prior * self.width**2)
 
-    def _write_(self, turned: Tensor, rests: list[list[Tensor]], moved: Tensor) -> None:
-        """Move the layer to these coordinates and this rest, if ``moved``."""
+    def _along_inputs(self, changes: Iterable[Iterable[Tensor]]) -> Tensor:
+        """What the blocks of each part have along the input directions, [g, o, j]."""
+        each = [
+            torch.cat([change @ side for change in blocks], 1)
+            for side, blocks in zip(self._sides(), changes, strict=True)
+        ]
+        return torch.stack(each).sum(0) if len(each) > 1 else each[0]
+
+    def _write_(self, along: Tensor, rests: list[list[Tensor]], moved: Tensor) -> None:
+        """Move the layer to this change along the input directions and this rest, if ``moved``."""
         for number, (part, side) in enumerate(zip(self.parts, self._sides(), strict=True)):
-            spanned = turned @ side.mT
-            for at, block in enumerate(row_blocks(part, self.turning.outputs)):
+            for at, block in enumerate(self._blocks(part)):
                 rest = rests[number][at] if rests else None
-                block.write_(_plus_product(rest, block.outputs, spanned), moved)
+                block.write_(_plus_product(rest, block.of(along), side.mT), moved)
 
     @torch.no_grad()
     def hold_leading_(self, count: int) -> None:
@@ -209,14 +223,15 @@ class TurnedLayer:
 
     def cost(self) -> Tensor:
         """Nats a sample that earlier tasks have lost by the change of the layer."""
-        turned = self.turned()
-        cost = _cost(self.turning.fisher, turned)
-        if not self.turning.is_complete:
+        along, turning = self.along_inputs(), self.turning
+        turned = turning.outputs.mT @ along
+        cost = _cost(turning.fisher, turned)
+        if turning.by_output is not None:
+            cost = cost + _cost(turning.by_output.to(along), torch.baddbmm(along, turning.outputs, turned, alpha=-1))
+        if not turning.all_inputs:
             for part, side in zip(self.parts, self._sides(), strict=True):
-                spanned = turned @ side.mT
-                for block in row_blocks(part, self.turning.outputs):
-                    rest = block.change().baddbmm_(block.outputs, spanned, alpha=-1)
-                    cost = cost + _cost(block.fisher(), rest)
+                for block in self._blocks(part):
+                    cost = cost + _cost(block.fisher(), block.rest(along, side))
         return cost.cpu()
 
     def at_edge(self) -> int:
@@ -233,7 +248,7 @@ class TurnedLayer:
     def fisher_of_entries(self) -> list[Tensor]:
         """Fisher of each entry of the weight and of the bias, if it moves alone."""
         whole = self.turning.spread()
-        if not self.turning.is_complete:
+        if not self.turning.all_inputs:
             whole = whole + self._rest_fisher()
         return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]
 
@@ -246,6 +261,13 @@ def _plus_product(rest: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
 def _is_known_false(flag: Tensor) -> bool:
     """Whether a flag is false, as far as that can be told without waiting for a device that works on its own."""
     return flag.device.type == "cpu" and not flag
+
+
+def _clamp_(change: Tensor, fisher: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
+    """Clamp a change in place. Returns the nats a sample before and after, and whether any of it was outside."""
+    outside = (change.abs() > radius).any()
+    before = _cost(fisher, change)
+    return torch.stack([before, _cost(fisher, change.clamp_(-radius, radius))]), outside
 
 
 def _cost(fisher: Tensor, change: Tensor) -> Tensor:

@@ -1,8 +1,14 @@
 """Turned coordinates of a layer: its weights along the directions that its inputs and its output gradients use.
 
 A layer z = W a + b is one matrix W = [W b] of each group, with a constant 1 behind the inputs. Index letters: g group,
-o output, i input, j input direction, k output direction. With U [g, i, j] and V [g, o, k] the weights are V^T W U, and
-their Fisher is the expectation of (v . delta)^2 (u . a)^2. Everything here is a pure function of tensors.
+o output, i input, j input direction, k output direction. With directions U [g, i, j] and V [g, o, k] the weights have
+three parts, each with a diagonal Fisher of its own:
+
+    V^T W U [g, k, j]              along both sides: the expectation of (v . delta)^2 (u . a)^2
+    (W - V V^T W) U [g, o, j]      by output: what the output directions leave out, along the input directions
+    W - W U U^T [g, o, i]          the rest, entry by entry: what the input directions leave out
+
+Everything here is a pure function of tensors.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,13 +28,15 @@ class Turning:
     outputs: Tensor  # V [g, o, k], orthonormal columns
     input_energy: Tensor  # [g, j]: second moment of the inputs along each direction, summed over tasks
     output_energy: Tensor  # [g, k]: the same for output gradients
-    fisher: Tensor  # [g, k, j]: Fisher of the turned weights, accumulated over tasks
+    fisher: Tensor  # [g, k, j]: Fisher along both sides, accumulated over tasks
+    by_output: Tensor | None = None  # [g, o, j]: Fisher of the part by output; None where V is complete
     positions: int = 1  # at which the layer works for each sample
 
     TENSORS = ("inputs", "outputs", "input_energy", "output_energy", "fisher")
 
     def tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in self.TENSORS}
+        own = {name: getattr(self, name) for name in self.TENSORS}
+        return own if self.by_output is None else {**own, "by_output": self.by_output}
 
     def state_dict(self) -> dict[str, Any]:
         return {"positions": self.positions, **{name: tensor.clone() for name, tensor in self.tensors().items()}}
@@ -39,9 +47,10 @@ class Turning:
         return cls(**values)
 
     def to(self, like: Tensor) -> "Turning":
-        """The same on the device and in the precision of a tensor."""
-        moved: dict[str, Any] = {name: tensor.to(like) for name, tensor in self.tensors().items()}
-        return replace(self, **moved)
+        """The same on the device and in the precision of a tensor. The Fisher by output keeps its precision."""
+        moved: dict[str, Any] = {name: getattr(self, name).to(like) for name in self.TENSORS}
+        by_output = None if self.by_output is None else self.by_output.to(like.device)
+        return replace(self, **moved, by_output=by_output)
 
     def packed(self) -> "Turning":
         """The same in contiguous memory, as a saved state has it: other strides change the last bits of products."""
@@ -54,9 +63,14 @@ class Turning:
         return replace(self, **moved)
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the directions span all weights, so that nothing is left to hold entry by entry."""
-        return self.inputs.shape[1] == self.inputs.shape[2] and self.outputs.shape[1] == self.outputs.shape[2]
+    def all_inputs(self) -> bool:
+        """Whether the input directions span everything, so that there is no rest."""
+        return self.inputs.shape[1] == self.inputs.shape[2]
+
+    @property
+    def all_outputs(self) -> bool:
+        """Whether the output directions span everything, so that there is no part by output."""
+        return self.outputs.shape[1] == self.outputs.shape[2]
 
     def fits(self, parts: Collection[Tensor]) -> bool:
         """Whether these are coordinates of a layer with such a weight, and such a bias if it has one."""
@@ -67,13 +81,13 @@ class Turning:
     def with_outputs(self, count: int) -> "Turning":
         """The same with more outputs, which no earlier task has: their coordinates have no Fisher, so they are free.
 
-        New outputs are directions of their own. Where there are fewer directions than outputs, they belong to the rest.
+        New outputs are directions of their own. Where there are fewer directions than outputs, they are held by output.
         """
         groups, before, directions = self.outputs.shape
         more = count - before
         if more <= 0 or groups > 1:
             return self
-        along = more if before == directions else 0
+        along = more if self.by_output is None else 0
         outputs = pad(self.outputs, (0, along, 0, more))
         outputs[:, before:, directions:] = torch.eye(more, along).to(outputs)
         return replace(
@@ -81,27 +95,39 @@ class Turning:
             outputs=outputs,
             output_energy=pad(self.output_energy, (0, along)),
             fisher=pad(self.fisher, (0, 0, 0, along)),
+            by_output=None if self.by_output is None else pad(self.by_output, (0, 0, 0, more)),
         )
 
     def turn(self, change: Tensor) -> Tensor:
-        """Weights [g, o, i] in turned coordinates [g, k, j]."""
+        """Weights [g, o, i] along both sides, [g, k, j]."""
         return self.outputs.mT @ change @ self.inputs
 
     def turn_back(self, turned: Tensor) -> Tensor:
-        """Turned coordinates [g, k, j] as weights [g, o, i]."""
+        """Coordinates along both sides, [g, k, j], as weights [g, o, i]."""
         return self.outputs @ turned @ self.inputs.mT
 
     def carried(self, inputs: Tensor, outputs: Tensor) -> Tensor:
-        """The Fisher in other coordinates: the diagonal of the turned diagonal matrix, exactly."""
-        return (self.outputs.mT @ outputs).square().mT @ self.fisher @ (self.inputs.mT @ inputs).square()
+        """The Fisher along other directions of both sides, without what the rest has there.
+
+        It is the diagonal of the turned diagonal matrix, exactly.
+        """
+        within = self.outputs.mT @ outputs
+        fisher = within.square().mT @ self.fisher
+        if self.by_output is not None:
+            fisher = fisher + (outputs - self.outputs @ within).square().mT @ self.by_output.to(fisher)
+        return fisher @ (self.inputs.mT @ inputs).square()
+
+    def along_inputs(self) -> Tensor:
+        """The Fisher of each output along the input directions, [g, o, j]."""
+        along = self.outputs.square() @ self.fisher
+        return along if self.by_output is None else along + self.by_output.to(along)
 
     def spread(self) -> Tensor:
-        """The Fisher over the entries [g, o, i] of the weights: the diagonal of the matrix turned back."""
-        return _spread(self.fisher, self.inputs, self.outputs)
+        """The Fisher over the entries [g, o, i] of the weights, without the rest."""
+        return self.along_inputs() @ self.inputs.square().mT
 
 
-def _spread(fisher: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
-    return outputs.square() @ fisher @ inputs.square().mT
+Parts = dict[str, Tensor]  # Fisher of each part that there is: ``turned`` along both sides, ``by_output``, ``rest``
 
 
 @dataclass(frozen=True)
@@ -110,8 +136,7 @@ class Task:
 
     inputs: Tensor  # new directions U
     outputs: Tensor  # new directions V
-    turned: Tensor  # Fisher along them
-    rest: Tensor | None  # Fisher of each entry of what the directions leave out; None where they are complete
+    parts: Parts
 
 
 def damped(task: Task, damping: float) -> Task:
@@ -121,39 +146,49 @@ def damped(task: Task, damping: float) -> Task:
     direction of the inputs that no sample uses is free however far a step goes.) In any coordinates of the outputs the
     share is the same.
     """
-    outputs = task.outputs.shape[1]
-    along = task.turned.sum(1, keepdim=True) / outputs  # [g, 1, j]
-    if task.rest is None:
-        return replace(task, turned=task.turned + damping * along)
-    of_rest = task.rest.sum(1, keepdim=True) / outputs  # [g, 1, i]
-    # share [g, o, 1] of each output outside the directions; rounding may leave it below 0
-    outside = (1 - task.outputs.square().sum(-1, keepdim=True)).clamp_(min=0)
-    turned = task.turned + damping * (along + of_rest @ task.inputs.square())
-    rest = task.rest + damping * (of_rest + outside * (along @ task.inputs.square().mT))
-    return replace(task, turned=turned, rest=rest)
+    parts, share = dict(task.parts), damping / task.outputs.shape[1]
+    along = sum(parts[name].sum(1, keepdim=True) for name in ("turned", "by_output") if name in parts)  # [g, 1, j]
+    parts["turned"] = parts["turned"] + share * along
+    if "by_output" in parts:
+        # share [g, o, 1] of each output outside the directions; rounding may leave it below 0
+        outside = (1 - task.outputs.square().sum(-1, keepdim=True)).clamp_(min=0)
+        parts["by_output"] = parts["by_output"] + share * outside * along
+    if "rest" in parts:
+        parts["rest"] = parts["rest"] + share * parts["rest"].sum(1, keepdim=True)
+    return replace(task, parts=parts)
 
 
-def carry_over(before: Turning | None, rest_before: Tensor | None, task: Task) -> tuple[Tensor, Tensor | None]:
-    """The Fisher of earlier tasks in a new task's coordinates, and that of what these coordinates leave out.
+def carry_over(before: Turning | None, rest_before: Tensor | None, task: Task) -> Parts:
+    """The Fisher of earlier tasks in a new task's coordinates.
+
+    What the new directions have of it is not left to the other parts.
 
     Args:
         before: coordinates of earlier tasks, None where the layer was held entry by entry.
-        rest_before: Fisher of each entry of what those coordinates leave out, None where there is none.
+        rest_before: Fisher of each entry of the rest, None where there is none.
         task: the new coordinates.
 
     Returns:
-        The Fisher along the new directions, and the Fisher of each entry, None where the directions are complete.
+        The Fisher of the parts that the new coordinates have.
     """
-    carried = torch.zeros_like(task.turned)
-    new = torch.ones_like(carried)  # share of each new coordinate that lies outside the earlier ones
+    u, v = task.inputs, task.outputs
+    turned = torch.zeros_like(task.parts["turned"])
+    along = turned.new_zeros(*v.shape[:2], u.shape[2])  # Fisher of each output along the new input directions
+    outside = u  # what of the new input directions the earlier ones leave out
     if before is not None:
-        carried = before.carried(task.inputs, task.outputs)
-        new = 1 - replace(before, fisher=torch.ones_like(before.fisher)).carried(task.inputs, task.outputs)
+        within = before.inputs.mT @ u
+        turned, along = before.carried(u, v), before.along_inputs() @ within.square()
+        outside = u - before.inputs @ within
     if rest_before is not None:
-        carried = carried + new.clamp(min=0) * (task.outputs.square().mT @ rest_before @ task.inputs.square())
-    if task.rest is None:
-        return carried, None
-    rest = -_spread(carried, task.inputs, task.outputs)  # what the new directions have is not left to the rest
-    rest = rest if before is None else rest + before.spread()
-    rest = rest if rest_before is None else rest + rest_before
-    return carried, rest.clamp_(min=0)
+        of_rest = rest_before @ outside.square()
+        turned, along = turned + v.square().mT @ of_rest, along + of_rest
+    parts = {"turned": turned}
+    has = v.square() @ turned  # what the new coordinates have of each output along the new input directions
+    if "by_output" in task.parts:
+        parts["by_output"] = (along - has).clamp_(min=0)
+        has = has + parts["by_output"]
+    if "rest" in task.parts:
+        entries = torch.zeros_like(task.parts["rest"]) if before is None else before.spread()
+        entries = entries if rest_before is None else entries + rest_before
+        parts["rest"] = (entries - has @ u.square().mT).clamp_(min=0)
+    return parts

@@ -7,38 +7,45 @@ from .factors import Factors
 from .moments import unit_interval
 from .statistics import Statistic
 
-REST_IN_FULL = 500  # samples that all count for the rest; after them sample n counts with the chance 500 / n
+OTHERS_IN_FULL = 500  # samples that all count for the other parts; after them sample n counts with the chance 500 / n
 
 
 class TurnedFisher(Statistic):
-    """Diagonal Fisher of the joined matrix in turned coordinates W' = V^T W U, and of what they leave out.
+    """Diagonal Fisher of the joined matrix in turned coordinates, and of what they leave out.
 
     With G_n the gradient of sample n, the totals are sums over samples of squares, entry by entry:
 
-        turned [g, ko, ki]   (V^T G_n U)^2
-        rest [g, o, i]       (G_n - V V^T G_n U U^T)^2, if ``rest`` and if U or V do not span everything
+        turned [g, ko, ki]     (V^T G_n U)^2
+        by_output [g, o, ki]   ((G_n - V V^T G_n) U)^2, if ``others`` and if V does not span everything
+        rest [g, o, i]         (G_n - G_n U U^T)^2, if ``others`` and if U does not span everything
 
-    The rest takes most of the time and needs the fewest digits. So after the first 500 samples, sample n counts for it
-    with the chance 500 / n, and then n / 500 times.
+    The others take most of the time and need the fewest digits. So after the first 500 samples, sample n counts for
+    them with the chance 500 / n, and then n / 500 times.
 
     Args:
         layer: the layer.
         u: directions of inputs [g, i, ki] with orthonormal columns; None for the inputs as they are.
         v: directions of outputs [g, o, ko] with orthonormal columns; None for the outputs as they are.
-        rest: whether to add up ``rest`` too.
+        others: whether to add up ``by_output`` and ``rest`` too.
     """
 
-    def __init__(self, layer: nn.Module, u: Tensor | None, v: Tensor | None, rest: bool = False) -> None:
+    def __init__(self, layer: nn.Module, u: Tensor | None, v: Tensor | None, others: bool = False) -> None:
         super().__init__(layer)
         groups, outputs, inputs = self.shape
         self.u, self.v = (None if turn is None else turn.to(**self.like) for turn in (u, v))
         _require_directions("u", self.u, groups, inputs)
         _require_directions("v", self.v, groups, outputs)
-        sizes = outputs if self.v is None else self.v.shape[-1], inputs if self.u is None else self.u.shape[-1]
-        self.totals["turned"] = torch.zeros(groups, *sizes, **self.like)
-        self.all_outputs, self.all_inputs = sizes[0] == outputs, sizes[1] == inputs
-        if rest and not (self.all_outputs and self.all_inputs):
+        ki, ko = inputs if self.u is None else self.u.shape[-1], outputs if self.v is None else self.v.shape[-1]
+        self.totals["turned"] = torch.zeros(groups, ko, ki, **self.like)
+        self.has_by_output, self.has_rest = others and ko < outputs, others and ki < inputs
+        if self.has_by_output:
+            self.totals["by_output"] = torch.zeros(groups, outputs, ki, **self.like)
+        if self.has_rest:
             self.totals["rest"] = torch.zeros(groups, outputs, inputs, **self.like)
+
+    @property
+    def has_others(self) -> bool:
+        return self.has_by_output or self.has_rest
 
     def add(self, factors: Factors) -> None:
         if factors.positions == 1:
@@ -55,12 +62,13 @@ class TurnedFisher(Statistic):
             delta = factors.deltas[rows].squeeze(2).transpose(0, 1)  # [g, n, o]
             x_u, delta_v = _times(x, self.u), _times(delta, self.v)
             self.totals["turned"].baddbmm_(delta_v.square().mT, x_u.square())
-            if "rest" in self.totals:
-                x, x_u, delta, delta_v = _with_rest(factors, rows, (x, x_u), (delta, delta_v))
-                for left, right in _rest_products(x, self._inside(x, x_u), delta, self._delta_inside(delta, delta_v)):
-                    self.totals["rest"].baddbmm_(left.mT, right)
-        if "rest" in self.totals:
-            self.totals["rest"].clamp_(min=0)
+            if not self.has_others:
+                continue
+            x, x_u, delta, delta_v = _for_others(factors, rows, (x, x_u), (delta, delta_v))
+            if self.has_by_output:
+                self.totals["by_output"].baddbmm_((delta - _back(delta_v, self.v)).square().mT, x_u.square())
+            if self.has_rest:
+                self.totals["rest"].baddbmm_(delta.square().mT, (x - _back(x_u, self.u)).square())
 
     def _add_turned_first(self, factors: Factors) -> None:
         """Turn x and delta at each position, then sum over positions."""
@@ -68,37 +76,27 @@ class TurnedFisher(Statistic):
             x, delta = factors.inputs(rows).transpose(0, 1), factors.deltas[rows].transpose(0, 1)  # [g, n, l, ...]
             x_u, delta_v = _times(x, self.u), _times(delta, self.v)
             _add_squares(self.totals["turned"], delta_v.mT @ x_u)
-            if "rest" in self.totals:
-                x, x_u, delta, delta_v = _with_rest(factors, rows, (x, x_u), (delta, delta_v))
-                x_in, delta_in = self._inside(x, x_u), self._delta_inside(delta, delta_v)
-                if self.all_outputs:
-                    gradient = delta.mT @ (x - x_in)
-                elif self.all_inputs:
-                    gradient = (delta - delta_in).mT @ x
-                else:
-                    gradient = delta.mT @ x
-                    gradient.flatten(0, 1).baddbmm_(delta_in.mT.flatten(0, 1), x_in.flatten(0, 1), alpha=-1)
-                _add_squares(self.totals["rest"], gradient)
+            if not self.has_others:
+                continue
+            x, x_u, delta, delta_v = _for_others(factors, rows, (x, x_u), (delta, delta_v))
+            if self.has_by_output:
+                _add_squares(self.totals["by_output"], (delta - _back(delta_v, self.v)).mT @ x_u)
+            if self.has_rest:
+                _add_squares(self.totals["rest"], delta.mT @ (x - _back(x_u, self.u)))
 
     def _add_turned_last(self, factors: Factors) -> None:
         """Sum over positions, then turn the gradient of each sample."""
         for rows in factors.slices(self._floats(0)):
             gradient = factors.deltas[rows].transpose(0, 1).mT @ factors.inputs(rows).transpose(0, 1)  # [g, n, o, i]
-            inside = _times(gradient, self.u)  # [g, n, o, ki]
-            turned = inside if self.v is None else self.v.mT.unsqueeze(1) @ inside
-            if "rest" in self.totals:
-                gradient, inside, part = _with_rest(factors, rows, (), (gradient, inside, turned))
-                if self.v is not None and not self.all_outputs:
-                    inside = self.v.unsqueeze(1) @ part
-                _add_squares(self.totals["rest"], _minus_back(gradient, inside, self.u))
+            along = _times(gradient, self.u)  # [g, n, o, ki]
+            turned = along if self.v is None else self.v.mT.unsqueeze(1) @ along
+            if self.has_others:
+                gradient, along, part = _for_others(factors, rows, (), (gradient, along, turned))
+                if self.has_by_output and self.v is not None:
+                    _add_squares(self.totals["by_output"], along - self.v.unsqueeze(1) @ part)
+                if self.has_rest:
+                    _add_squares(self.totals["rest"], _minus_back(gradient, along, self.u))
             _add_squares(self.totals["turned"], turned)
-
-    def _inside(self, x: Tensor, x_u: Tensor) -> Tensor:
-        """The part of x within the directions; x itself where they are complete."""
-        return x if self.all_inputs else _back(x_u, self.u)
-
-    def _delta_inside(self, delta: Tensor, delta_v: Tensor) -> Tensor:
-        return delta if self.all_outputs else _back(delta_v, self.v)
 
     def _floats(self, positions: int) -> int:
         """Numbers that a sample takes beside its factors: gradients, and factors turned there and back."""
@@ -113,11 +111,12 @@ class TurnedFisher(Statistic):
         v = outputs * ko if self.v is not None else 0
         first = positions * (u + v + ko * ki)
         last = positions * outputs * inputs + outputs * u + v * ki
-        if "rest" in self.totals:  # the rest needs the way back too
-            both = not (self.all_outputs or self.all_inputs)
-            u, v = u * (not self.all_inputs), v * (not self.all_outputs)
-            first += positions * (u + v + (2 if both else 1) * outputs * inputs)
-            last += outputs * u + v * ki
+        if self.has_by_output:
+            first += positions * (v + outputs * ki)
+            last += v * ki
+        if self.has_rest:
+            first += positions * (u + outputs * inputs)
+            last += outputs * u
         return first < last
 
 
@@ -146,16 +145,16 @@ def _minus_back(total: Tensor, rows: Tensor, turn: Tensor | None) -> Tensor:
     return total
 
 
-def _with_rest(factors: Factors, rows: slice, inputs: tuple[Tensor, ...], deltas: tuple[Tensor, ...]) -> list[Tensor]:
-    """Tensors [g, n, ...] of the samples of a slice that count for the rest.
+def _for_others(factors: Factors, rows: slice, inputs: tuple[Tensor, ...], deltas: tuple[Tensor, ...]) -> list[Tensor]:
+    """Tensors [g, n, ...] of the samples of a slice that count for the other parts.
 
     ``deltas`` are scaled by the root of how often a sample counts, so that its squared gradient counts that often.
     """
     numbers = factors.numbers[rows] if factors.numbers is not None else range(0)
-    if not numbers or numbers[-1] < REST_IN_FULL:
+    if not numbers or numbers[-1] < OTHERS_IN_FULL:
         return [*inputs, *deltas]
     number = torch.tensor(numbers, dtype=torch.float64)
-    chance = (REST_IN_FULL / number).clamp_(max=1)
+    chance = (OTHERS_IN_FULL / number).clamp_(max=1)
     chosen = (unit_interval(torch.tensor(numbers)) < chance).nonzero().squeeze(1)
     scale = chance[chosen].rsqrt_().to(deltas[0])
     chosen = chosen.to(scale.device)
@@ -163,22 +162,6 @@ def _with_rest(factors: Factors, rows: slice, inputs: tuple[Tensor, ...], deltas
     for tensor in some[len(inputs) :]:
         tensor.mul_(scale.view(-1, *(1,) * (tensor.ndim - 2)))
     return some
-
-
-def _rest_products(x: Tensor, x_in: Tensor, delta: Tensor, delta_in: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Pairs whose products add up to (delta x^T - delta_in x_in^T)^2, entry by entry.
-
-    With x_out = x - x_in the difference is delta_out x^T + delta_in x_out^T. These terms are as small as the result,
-    unlike those of the plain square.
-    """
-    if x_in is x:
-        return [((delta - delta_in).square(), x.square())]
-    x_out = x - x_in
-    if delta_in is delta:
-        return [(delta.square(), x_out.square())]
-    delta_out = delta - delta_in
-    cross = (delta_out * delta_in).mul_(2), x * x_out
-    return [(delta_out.square(), x.square()), cross, (delta_in.square(), x_out.square())]
 
 
 LOOP_ABOVE = 8192  # numbers a sample
