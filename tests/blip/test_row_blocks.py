@@ -41,7 +41,7 @@ def test_the_size_of_blocks_is_no_matter(monkeypatch: pytest.MonkeyPatch, groups
 def test_blocks_cover_each_row_once() -> None:
     layer = moved_layer(1, 0.0)
     for part in layer.parts:
-        rows = [block.rows for block in row_blocks.row_blocks(part, 1)]
+        rows = [block.rows for block in row_blocks.row_blocks(part, layer.turning)]
         assert sorted(row for block in rows for row in range(6)[block]) == list(range(6))
 
 

@@ -162,11 +162,15 @@ def _storages(optimizer: Optimizer) -> set[int]:
 
 def _layer(table: Table, name: str, prior: float) -> LowRankLayer:
     turning, saved = loaded_turning(table["directions"][name]), table["tensors"][name]
-    inputs = _numel(saved["shape"][1:])
+    outputs, inputs = saved["shape"][0], _numel(saved["shape"][1:])
+    if turning.inputs_first:
+        outputs, inputs = inputs, outputs
     turning = without_bias(turning) if turning.inputs.shape[1] > inputs else turning
-    sums = {"rows": torch.zeros(saved["shape"][0]), "columns": torch.zeros(inputs)}
+    sums = {"rows": torch.zeros(outputs), "columns": torch.zeros(inputs)}
     if "fisher" in saved:
-        sums = saved["fisher"] if "rows" in saved["fisher"] else _sums(entries_of(saved["fisher"], saved["shape"]))
+        found = saved["fisher"] if "rows" in saved["fisher"] else _sums(entries_of(saved["fisher"], saved["shape"]))
+        first, second = ("columns", "rows") if turning.inputs_first else ("rows", "columns")
+        sums = {"rows": found[first], "columns": found[second]}
     return LowRankLayer(turning, sums["rows"], sums["columns"], prior)
 
 

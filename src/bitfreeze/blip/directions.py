@@ -77,7 +77,7 @@ class Directions(WatchedTensors[HeldTensor]):
             turning = self.turnings.get(name)
             held: HeldTensor | TurnedLayer = state
             if turning is not None:
-                turning = turning.on(state.local.device).with_outputs(len(state.local))
+                turning = turning.on(state.local.device).with_outputs(len(turning.by_rows(state.local)))
                 if name not in joined or not fits(turning, joined[name]):  # the bias came, went, or did not grow
                     require_same_shape(state.slot, before.shape)
                 held = TurnedLayer(*joined[name], turning, self.prior)
@@ -108,7 +108,7 @@ class Directions(WatchedTensors[HeldTensor]):
         for name, turning in list(self.turnings.items()):
             assert self.prior is not None
             if name in joined:
-                turning = turning.with_outputs(len(joined[name][0].local))
+                turning = turning.with_outputs(len(turning.by_rows(joined[name][0].local)))
             if name in joined and fits(turning, joined[name]):
                 layer, turning = former.get(name), turning.on(joined[name][0].local.device)
                 self.turnings[name] = turning

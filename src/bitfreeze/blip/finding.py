@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..fisher import FisherEstimate
+from ..fisher.factors import has_inputs_first
 from ..fisher.statistics import SecondMoments
 from ..fisher.turned_fisher import TurnedFisher
 from ..model.ranks import Ranks
@@ -42,7 +43,8 @@ def find_directions(
     for name, moment in moments.items():
         reason = found.statistics[layers[name][0].slot.module]
         if not reason:
-            turns[name] = _turning(moment, before.get(name), rules)
+            turning = _turning(moment, before.get(name), rules)
+            turns[name] = replace(turning, inputs_first=has_inputs_first(layers[name][0].slot.module))
             for tensor in turns[name].tensors().values():
                 ranks.broadcast_(tensor)
         else:

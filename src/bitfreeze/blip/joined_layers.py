@@ -52,16 +52,20 @@ def come_apart(states: States, name: str, turning: Turning, former: TurnedLayer 
     """Spread the Fisher of a layer over its entries: its bias is gone, or it was pruned, sharded or tied."""
     weight = states[name]
     width = turning.inputs.shape[1]
-    inputs = width if weight.shape is None else weight.shape[1:].numel()
-    parts = [weight, *_biases_of(states, weight)] if former is None else [states[p.slot.name] for p in former.parts]
+    shape = None if weight.shape is None else turning.shape_by_rows(weight.shape)
+    inputs = width if shape is None else shape[1:].numel()
+    parts = [weight, *_biases_of(states, weight, shape)]
+    if former is not None:
+        parts = [states[part.slot.name] for part in former.parts]
     for part, spread in zip(parts, torch.split(turning.spread(), [inputs, width - inputs], -1), strict=False):
         if part.centre is not None and part.shape is not None and spread.numel():
-            of_rows = spread.flatten(0, 1)[: part.shape[0]]  # a bias that is gone may have fewer rows than the weight
-            own = part.layout.part(of_rows.reshape(part.shape)).to(part.centre)
+            shape = turning.shape_by_rows(part.shape)
+            of_rows = spread.flatten(0, 1)[: shape[0]]  # a bias that is gone may have fewer rows than the weight
+            own = part.layout.part(turning.by_rows(of_rows.reshape(shape))).to(part.centre)
             part.fisher = own if part.fisher is None else part.fisher + own
             part.forget_caches()
 
 
-def _biases_of(states: States, weight: HeldTensor) -> list[HeldTensor]:
-    module, rows = weight.slot.module, None if weight.shape is None else weight.shape[:1]
+def _biases_of(states: States, weight: HeldTensor, shape: torch.Size | None) -> list[HeldTensor]:
+    module, rows = weight.slot.module, None if shape is None else shape[:1]
     return [state for state in states.values() if state.slot.module is module and state.shape == rows]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..fisher.factors import find_factors, joined_parameters
+from ..fisher.factors import find_factors, has_inputs_first, joined_parameters
 from ..fisher.statistics import MeanInputs
 from ..model.layers import rows
 from ..model.ranks import Ranks
@@ -100,7 +100,7 @@ class Levels:
         found = {}
         for name, state in states.items():
             layer = state.slot.module
-            if find_factors(layer)[0] is None or getattr(layer, "groups", 1) != 1:
+            if find_factors(layer)[0] is None or getattr(layer, "groups", 1) != 1 or has_inputs_first(layer):
                 continue
             parts = [by_place.get((id(layer), attribute)) for attribute in joined_parameters(layer)]
             if len(parts) == 2 and parts[0] is state and parts[1] is not None:

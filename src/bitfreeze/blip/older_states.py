@@ -30,12 +30,11 @@ def with_parts_by_output(state: Mapping[str, Any]) -> State:
 
 def _move_by_output(turning: Turning, parts: list[State]) -> Tensor:
     """Take the Fisher by output, [g, o, j], out of the rest of these tensors, and return it."""
-    groups, outputs, _ = turning.outputs.shape
-    rest = torch.cat([part["fisher"].to(turning.fisher).reshape(groups, outputs, -1) for part in parts], -1)
+    rest = torch.cat([turning.matrix(part["fisher"].to(turning.fisher)) for part in parts], -1)
     by_output = rest @ turning.inputs.square()
     left = (rest - by_output @ turning.inputs.square().mT).clamp_(min=0)
-    widths = [part["centre"][0].numel() for part in parts]
+    widths = [turning.by_rows(part["centre"])[0].numel() for part in parts]
     for part, own in zip(parts, torch.split(left, widths, -1), strict=True):
-        kept = own.reshape(part["centre"].shape).to(torch.bfloat16)
+        kept = turning.like(own, part["centre"]).to(torch.bfloat16)
         part.pop("fisher") if turning.all_inputs else part.update(fisher=kept)
     return by_output.to(torch.bfloat16)

@@ -54,9 +54,10 @@ def table_of(state: Mapping[str, Any], strongest: int | None = None, vocabulary:
 def parts_of(name: str, turning: Turning, tensors: Mapping[str, Table]) -> list[Table]:
     """Saved states of a layer's weight and, if the directions have a place for it, of its bias."""
     weight, module = tensors[name], name.rpartition(".")[0]
-    has_bias = weight["centre"][0].numel() < turning.inputs.shape[1]
+    rows = turning.by_rows(weight["centre"])
+    has_bias = rows[0].numel() < turning.inputs.shape[1]
     beside = [saved for other, saved in tensors.items() if other.rpartition(".")[0] == module and other != name]
-    biases = [saved for saved in beside if "centre" in saved and saved["centre"].shape == weight["centre"].shape[:1]]
+    biases = [saved for saved in beside if "centre" in saved and saved["centre"].shape == rows.shape[:1]]
     return [weight, *biases[:has_bias]]
 
 
@@ -64,7 +65,7 @@ def _with_fewer(turning: Turning, strongest: int, parts: list[Table]) -> Turning
     """A layer with the strongest directions only. What lies along the others goes to the other parts."""
     groups, outputs, inputs = *turning.outputs.shape[:2], turning.inputs.shape[1]
     fishers = [part["fisher"] for part in parts if "fisher" in part]
-    rest = torch.cat([f.float().reshape(groups, outputs, -1) for f in fishers], -1) if fishers else None
+    rest = torch.cat([turning.matrix(fisher.float()) for fisher in fishers], -1) if fishers else None
     u, v = turning.inputs[..., :strongest].contiguous(), turning.outputs[..., :strongest].contiguous()
     nothing = {"turned": torch.zeros(groups, v.shape[-1], u.shape[-1], dtype=u.dtype)}
     if v.shape[-1] < outputs:
@@ -73,12 +74,18 @@ def _with_fewer(turning: Turning, strongest: int, parts: list[Table]) -> Turning
         nothing["rest"] = torch.zeros(groups, outputs, inputs, dtype=u.dtype)
     kept = carry_over(turning, rest, Task(u, v, nothing))
     if "rest" in kept:
-        widths = [part["centre"][0].numel() for part in parts]
+        widths = [turning.by_rows(part["centre"])[0].numel() for part in parts]
         for part, own in zip(parts, torch.split(kept["rest"], widths, -1), strict=True):
-            part["fisher"] = own.reshape(part["centre"].shape)
+            part["fisher"] = turning.like(own, part["centre"])
     of_inputs, of_outputs = turning.input_energy[..., :strongest], turning.output_energy[..., :strongest]
-    return Turning(
-        u, v, of_inputs.contiguous(), of_outputs.contiguous(), kept["turned"], kept.get("by_output"), turning.positions
+    return replace(
+        turning,
+        inputs=u,
+        outputs=v,
+        input_energy=of_inputs.contiguous(),
+        output_energy=of_outputs.contiguous(),
+        fisher=kept["turned"],
+        by_output=kept.get("by_output"),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .held_tensor import HeldTensor
+from .turning import Turning
 
 CACHE = 2**20  # bytes of a block. Temporaries of that size come without page faults too
 
@@ -20,16 +21,23 @@ class RowBlock:
 
     part: HeldTensor
     rows: slice  # of the part
-    groups: int
+    turning: Turning
+
+    @property
+    def groups(self) -> int:
+        return len(self.turning.outputs)
 
     @property
     def _local(self) -> Tensor:
-        return self.part.local.detach()[self.rows]
+        return self._own(self.part.local.detach())
 
     @property
     def _centre(self) -> Tensor:
         assert self.part.centre is not None
-        return self.part.centre[self.rows].to(self.part.local)
+        return self._own(self.part.centre).to(self.part.local)
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        return self.turning.by_rows(tensor)[self.rows]
 
     def _as_matrix(self, rows: Tensor) -> Tensor:
         return rows.reshape(self.groups, len(rows) // self.groups, -1)
@@ -52,7 +60,7 @@ class RowBlock:
     def fisher(self) -> Tensor:
         """Fisher of what the input directions leave out, [g, rows, i]."""
         assert self.part.fisher is not None
-        return self._as_matrix(self.part.fisher[self.rows].to(self.part.local))
+        return self._as_matrix(self._own(self.part.fisher).to(self.part.local))
 
     def write_(self, change: Tensor, moved: Tensor) -> None:
         """Move the rows this far from their centre, if ``moved``; otherwise they stay as they are, to the bit."""
@@ -60,16 +68,16 @@ class RowBlock:
         local.copy_(torch.where(moved, self._centre + change.reshape(local.shape), local))
 
 
-def row_blocks(part: HeldTensor, groups: int) -> Iterator[RowBlock]:
+def row_blocks(part: HeldTensor, turning: Turning) -> Iterator[RowBlock]:
     """The blocks of a part: few rows each where a processor with a cache works on a layer without groups.
 
     Args:
-        part: state of a weight [g * o, ...] or a bias [g * o].
-        groups: of the layer.
+        part: state of a weight or a bias.
+        turning: coordinates of the layer.
     """
-    local = part.local
+    local = turning.by_rows(part.local)
     count = len(local)
-    if groups == 1 and local.device.type == "cpu":
+    if len(turning.outputs) == 1 and local.device.type == "cpu":
         count = max(1, CACHE // (local[0].numel() * local.element_size()))
     for first in range(0, len(local), count):
-        yield RowBlock(part, slice(first, first + count), groups)
+        yield RowBlock(part, slice(first, first + count), turning)

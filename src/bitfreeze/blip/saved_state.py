@@ -148,9 +148,10 @@ def _require_directions(state: Mapping[str, Any], held: Mapping[str, Mapping[str
 
 
 def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> None:
-    required = ("positions", *Turning.TENSORS)
-    _require_keys(f"the keys of the directions of '{name}'", saved, required=required, optional=("by_output",))
+    required, optional = ("positions", *Turning.TENSORS), ("by_output", "inputs_first")
+    _require_keys(f"the keys of the directions of '{name}'", saved, required=required, optional=optional)
     _whole(f"'positions' of '{name}'", saved["positions"], least=1)
+    centre = _by_rows(centre, saved)
     for key in Turning.TENSORS:
         least = -inf if key in ("inputs", "outputs") else 0.0
         _require_tensor(f"'{key}' of '{name}'", saved[key], FLOATS, least, inf, True)
@@ -179,6 +180,11 @@ def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> Non
             raise Damaged(f"'{key}' of '{name}'", "orthonormal", f"columns that are off by {off.max():.2g}")
 
 
+def _by_rows(centre: Tensor, turning: Mapping[str, Any]) -> Tensor:
+    """A weight or bias with a row for each output."""
+    return centre.mT if turning.get("inputs_first") and centre.ndim == 2 else centre
+
+
 def _is_in_layer(name: str, centre: Tensor, turnings: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether directions of a layer hold all of a tensor: of its weight, or of its bias, which has the same module."""
     module = name.rpartition(".")[0]
@@ -188,7 +194,7 @@ def _is_in_layer(name: str, centre: Tensor, turnings: Mapping[str, Mapping[str, 
         and (
             "by_output" in turnings[layer] or turnings[layer]["outputs"].shape[1] == turnings[layer]["outputs"].shape[2]
         )
-        and turnings[layer]["outputs"].shape[:2].numel() == len(centre)
+        and turnings[layer]["outputs"].shape[:2].numel() == len(_by_rows(centre, turnings[layer]))
         for layer in layers
     )
 

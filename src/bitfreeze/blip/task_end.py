@@ -51,10 +51,8 @@ class TaskEnd:
         parts, module = [part for part in (weight, bias) if part is not None], weight.slot.module
         means = {part: total / found.samples for part, total in found.totals.items()}
         task = damped(Task(turning.inputs, turning.outputs, means), self.damping)
-        groups, outputs, _ = found.shape
         fishers = [
-            (torch.zeros_like(part.local) if part.fisher is None else part.fisher).reshape(groups, outputs, -1)
-            for part in parts
+            turning.matrix(torch.zeros_like(part.local) if part.fisher is None else part.fisher) for part in parts
         ]
         held_before = any(part.fisher is not None for part in parts)
         rest_before = torch.cat(fishers, -1).detach().to(turning.inputs) if held_before else None

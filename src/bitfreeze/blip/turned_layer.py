@@ -59,12 +59,11 @@ class TurnedLayer:
 
     def joined(self, tensors: list[Tensor]) -> Tensor:
         """Tensors like the weight and the bias as one matrix [g, o, i] of each group."""
-        groups, outputs = self.turning.outputs.shape[:2]
-        return torch.cat([tensor.detach().reshape(groups, outputs, -1) for tensor in tensors], -1)
+        return torch.cat([self.turning.matrix(tensor.detach()) for tensor in tensors], -1)
 
     def _split(self, matrix: Tensor, axis: int) -> tuple[Tensor, ...]:
         """The parts of a joined matrix that belong to the weight and to the bias."""
-        return torch.split(matrix, [part.local[0].numel() for part in self.parts], axis)
+        return torch.split(matrix, [self.turning.by_rows(part.local)[0].numel() for part in self.parts], axis)
 
     def change(self) -> Tensor:
         """How far weight and bias are from their centres, [g, o, i]."""
@@ -79,7 +78,7 @@ class TurnedLayer:
         return self.turning.outputs.mT @ self.along_inputs()
 
     def _blocks(self, part: HeldTensor) -> Iterator[RowBlock]:
-        return row_blocks(part, len(self.turning.outputs))
+        return row_blocks(part, self.turning)
 
     def _sides(self) -> tuple[Tensor, ...]:
         """Directions of the inputs, [g, i, j], of the weight and of the bias."""
@@ -195,8 +194,7 @@ class TurnedLayer:
             self.leading = self._make_leading(count)
         leading = self.leading
         outputs, inputs = leading.turning.outputs, leading.turning.inputs
-        groups, width = outputs.shape[:2]
-        matrices = [part.local.reshape(groups, width, -1) for part in self.parts]  # views, where strides allow
+        matrices = [self.turning.matrix(part.local) for part in self.parts]  # views, where strides allow
         sides = self._split(inputs, 1)
         turned = -leading.centre
         for matrix, side in zip(matrices, sides, strict=True):
@@ -208,7 +206,7 @@ class TurnedLayer:
         for part, matrix, side in zip(self.parts, matrices, sides, strict=True):
             matrix.baddbmm_(outputs, excess @ side.mT, alpha=-1)
             if matrix.data_ptr() != part.local.data_ptr():
-                part.local.copy_(matrix.reshape(part.local.shape))
+                part.local.copy_(self.turning.like(matrix, part.local))
 
     def _make_leading(self, count: int) -> Leading:
         whole = self.turning
@@ -250,7 +248,8 @@ class TurnedLayer:
         whole = self.turning.spread()
         if not self.turning.all_inputs:
             whole = whole + self._rest_fisher()
-        return [part.reshape(held.local.shape) for part, held in zip(self._split(whole, -1), self.parts, strict=True)]
+        split = zip(self._split(whole, -1), self.parts, strict=True)
+        return [self.turning.like(part, held.local) for part, held in split]
 
 
 def _plus_product(rest: Tensor | None, left: Tensor, right: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ class Turning:
     fisher: Tensor  # [g, k, j]: Fisher along both sides, accumulated over tasks
     by_output: Tensor | None = None  # [g, o, j]: Fisher of the part by output; None where V is complete
     positions: int = 1  # at which the layer works for each sample
+    inputs_first: bool = False  # whether the layer keeps its weight as [i, o]
 
     TENSORS = ("inputs", "outputs", "input_energy", "output_energy", "fisher")
 
@@ -39,7 +40,8 @@ class Turning:
         return own if self.by_output is None else {**own, "by_output": self.by_output}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"positions": self.positions, **{name: tensor.clone() for name, tensor in self.tensors().items()}}
+        more = {"inputs_first": True} if self.inputs_first else {}
+        return {"positions": self.positions, **more, **{name: t.clone() for name, t in self.tensors().items()}}
 
     @classmethod
     def loaded(cls, saved: Mapping[str, Any]) -> "Turning":
@@ -75,8 +77,24 @@ class Turning:
     def fits(self, parts: Collection[Tensor]) -> bool:
         """Whether these are coordinates of a layer with such a weight, and such a bias if it has one."""
         groups, outputs, _ = self.outputs.shape
+        parts = [self.by_rows(part) for part in parts]
         rows, inputs = {len(part) for part in parts}, sum(part[0].numel() for part in parts)
         return rows == {groups * outputs} and inputs == self.inputs.shape[1]
+
+    def by_rows(self, part: Tensor) -> Tensor:
+        """A tensor like the weight or the bias with a row for each output, [g * o, ...]: a view. Or the way back."""
+        return part.mT if self.inputs_first and part.ndim == 2 else part
+
+    def shape_by_rows(self, shape: torch.Size) -> torch.Size:
+        return torch.Size(reversed(shape)) if self.inputs_first and len(shape) == 2 else shape
+
+    def matrix(self, part: Tensor) -> Tensor:
+        """A tensor like the weight or the bias as [g, o, i]."""
+        return self.by_rows(part).reshape(*self.outputs.shape[:2], -1)
+
+    def like(self, matrix: Tensor, part: Tensor) -> Tensor:
+        """Numbers [g, o, i] in the shape of a tensor like the weight or the bias."""
+        return self.by_rows(matrix.reshape(self.shape_by_rows(part.shape)))
 
     def with_outputs(self, count: int) -> "Turning":
         """The same with more outputs, which no earlier task has: their coordinates have no Fisher, so they are free.

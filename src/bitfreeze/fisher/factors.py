@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..model.layers import CONV1D, full_name
 from ..model.shards import layout_of
 from .memory import row_chunks
 from .patches import pad_input, patch_view
-from .registry import CONVOLUTIONS, add_kind, why_not_as
+from .registry import CONVOLUTIONS, Kind, add_kind, why_not_as
 
 CACHE = 4 * 2**20  # bytes of factors and per-sample gradients that stay in the processor's cache
 
@@ -104,18 +105,19 @@ MakeFactors = Callable[[Any, Tensor, Tensor], Factors]
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Maker:
     make: MakeFactors
     weight: str
     bias: str
     groups: str
+    inputs_first: bool
 
 
-_makers: dict[type[nn.Module], _Kind] = {}
+_makers: dict[Kind, _Maker] = {}
 
 
 def register_factors(
-    *layers: type[nn.Module], weight: str = "weight", bias: str = "bias", groups: str = "groups"
+    *layers: Kind, weight: str = "weight", bias: str = "bias", groups: str = "groups", inputs_first: bool = False
 ) -> Callable[[MakeFactors], MakeFactors]:
     """Decorator that registers the factors of these kinds of layer, which its statistics are computed from.
 
@@ -123,10 +125,11 @@ def register_factors(
     autograd, the layer gets no statistics.
 
     Args:
-        layers: classes of modules.
+        layers: classes of modules, or their full names.
         weight: name of the parameter W, [g * o, ...]. Entries of ``weight[o].flatten()`` are in the order of x.
         bias: name of the parameter b, [g * o]. Layers may have none.
         groups: name of the attribute that has the number of groups. Layers without it have one.
+        inputs_first: whether W is kept as [i, o], of layers without groups.
 
     Returns:
         A decorator that returns the function as it is. The function is called as ``factors(layer, a, delta)`` and
@@ -156,7 +159,7 @@ def register_factors(
 
     def register(make: MakeFactors) -> MakeFactors:
         for layer in layers:
-            _makers[layer] = _Kind(make, weight, bias, groups)
+            _makers[layer] = _Maker(make, weight, bias, groups, inputs_first)
             add_kind(layer)
         return make
 
@@ -166,21 +169,26 @@ def register_factors(
 def find_factors(layer: nn.Module) -> tuple[MakeFactors | None, str]:
     """The function that makes a layer's factors, or None and the reason."""
     for kind in type(layer).__mro__:
-        if kind in _makers:
+        if maker := _made_by(kind):
             reason = why_not_as(layer, kind, "factors")
-            return (None if reason else _makers[kind].make), reason
+            return (None if reason else maker.make), reason
     return None, f"no factors for {type(layer).__name__}"
 
 
-def _kind_of(layer: nn.Module) -> _Kind:
-    found = next((_makers[kind] for kind in type(layer).__mro__ if kind in _makers), None)
+def _made_by(kind: type) -> _Maker | None:
+    return _makers.get(kind) or _makers.get(full_name(kind))
+
+
+def _maker_of(layer: nn.Module) -> _Maker:
+    found = next((maker for kind in type(layer).__mro__ if (maker := _made_by(kind))), None)
     if found is None:
         raise TypeError(f"layer must have factors, got a {type(layer).__name__}; use bitfreeze.fisher.register_factors")
     return found
 
 
+@register_factors(CONV1D, inputs_first=True)
 @register_factors(nn.Linear)
-def linear_factors(layer: nn.Linear, a: Tensor, delta: Tensor) -> Factors:
+def linear_factors(layer: Any, a: Tensor, delta: Tensor) -> Factors:
     a, delta = a.unsqueeze(1).flatten(1, -2), delta.unsqueeze(1).flatten(1, -2)
     has_bias = layer.bias is not None
 
@@ -188,7 +196,7 @@ def linear_factors(layer: nn.Linear, a: Tensor, delta: Tensor) -> Factors:
         x = a[rows]
         return (torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if has_bias else x).unsqueeze(1)
 
-    return Factors(inputs, delta.unsqueeze(1), layer.in_features + has_bias)
+    return Factors(inputs, delta.unsqueeze(1), a.shape[-1] + has_bias)
 
 
 @register_factors(*CONVOLUTIONS)
@@ -218,21 +226,22 @@ def conv_factors(layer: Any, a: Tensor, delta: Tensor) -> Factors:
 
 def joined_parameters(layer: nn.Module) -> list[str]:
     """Names of what forms the layer's joined matrix: the weight, and the bias if it has one."""
-    kind = _kind_of(layer)
+    kind = _maker_of(layer)
     return [name for name in (kind.weight, kind.bias) if getattr(layer, name, None) is not None]
 
 
 def joined_shape(layer: nn.Module) -> tuple[int, int, int]:
     """Shape [g, o, i] of the layer's joined matrix."""
-    kind = _kind_of(layer)
+    kind = _maker_of(layer)
     shape, groups = getattr(layer, kind.weight).shape, getattr(layer, kind.groups, 1)
+    shape = shape[::-1] if kind.inputs_first else shape
     has_bias = kind.bias in joined_parameters(layer)
     return groups, shape[0] // groups, shape[1:].numel() + has_bias
 
 
 def joined_like(layer: nn.Module) -> dict[str, Any]:
     """Data type and device of the joined matrix, as options of torch.zeros."""
-    weight = getattr(layer, _kind_of(layer).weight)
+    weight = getattr(layer, _maker_of(layer).weight)
     return {"dtype": weight.dtype, "device": weight.device}
 
 
@@ -243,15 +252,29 @@ def joined(layer: nn.Module) -> Tensor:
     for name in joined_parameters(layer):
         parameter = layer.get_parameter(name)
         layout = layout_of(parameter)
-        parts.append(layout.full(layout.local(parameter.detach())).reshape(groups, outputs, -1))
+        whole = layout.full(layout.local(parameter.detach()))
+        parts.append(_outputs_first(layer, whole).reshape(groups, outputs, -1))
     return torch.cat(parts, -1)
+
+
+def has_inputs_first(layer: nn.Module) -> bool:
+    """Whether the layer keeps its weight as [i, o]."""
+    return _maker_of(layer).inputs_first
+
+
+def _outputs_first(layer: nn.Module, tensor: Tensor) -> Tensor:
+    """A tensor like one of the layer's parameters, as [o, i]; or the way back."""
+    return tensor.mT if tensor.ndim == 2 and has_inputs_first(layer) else tensor
 
 
 def split_joined(layer: nn.Module, values: Tensor) -> dict[str, Tensor]:
     """Entries of a matrix like the joined one, by parameter name and in the parameter's shape."""
-    shapes = {name: layer.get_parameter(name).shape for name in joined_parameters(layer)}
+    shapes = {name: _outputs_first(layer, layer.get_parameter(name)).shape for name in joined_parameters(layer)}
     parts = torch.split(values, [shape[1:].numel() for shape in shapes.values()], -1)
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    return {
+        name: _outputs_first(layer, part.reshape(shape))
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
 
 
 @torch.no_grad()

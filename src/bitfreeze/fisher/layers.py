@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..model.layers import CONV1D
 from .depthwise import add_depthwise
 from .memory import row_chunks
 from .patches import pad_input, patches
@@ -46,7 +47,13 @@ def linear_weight(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> 
     _add_squares(total, len(a), total.numel(), lambda rows: delta[rows].mT @ a[rows])
 
 
-@register_rule(nn.Linear, parameter="bias")
+@register_rule(CONV1D, parameter="weight")
+def conv1d_weight(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> None:
+    """Linear with a weight [i, o], so a and delta change places."""
+    linear_weight(total, layer, delta, a)
+
+
+@register_rule(nn.Linear, CONV1D, parameter="bias")
 def linear_bias(total: Tensor, layer: nn.Module, a: Tensor, delta: Tensor) -> None:
     total += delta.flatten(1, -2).sum(1).square().sum(0) if delta.ndim > 2 else delta.square().sum(0)
 

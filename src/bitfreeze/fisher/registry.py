@@ -12,20 +12,23 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ..model.layers import full_name
+
 Rule = Callable[[Tensor, nn.Module, Tensor, Tensor], None]
+Kind = type[nn.Module] | str  # a class, or its full name where its library may be missing
 
-_rules: dict[tuple[type[nn.Module], str], Rule] = {}
-_kinds: set[type[nn.Module]] = set()  # classes with a rule or with factors
+_rules: dict[tuple[Kind, str], Rule] = {}
+_kinds: set[Kind] = set()  # classes with a rule or with factors
 
 
-def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], Rule]:
+def register_rule(*layers: Kind, parameter: str) -> Callable[[Rule], Rule]:
     """Decorator that registers a rule for ``parameter`` of these kinds of layer.
 
     Subclasses that keep ``forward`` use the rule too. Every estimate checks the rule on a few samples, and falls back
     where it disagrees with autograd.
 
     Args:
-        layers: classes of modules.
+        layers: classes of modules, or their full names.
         parameter: the name of one of their parameters, such as ``"weight"``.
 
     Returns:
@@ -62,7 +65,7 @@ def register_rule(*layers: type[nn.Module], parameter: str) -> Callable[[Rule], 
 def find_rule(layer: nn.Module, parameter: str) -> tuple[Rule | None, str]:
     """The rule for a parameter of a layer and its name, or None and the reason."""
     for kind in type(layer).__mro__:
-        rule = _rules.get((kind, parameter))
+        rule = _rules.get((kind, parameter)) or _rules.get((full_name(kind), parameter))
         if rule is None:
             continue
         if reason := why_not_as(layer, kind, "rule"):
@@ -76,7 +79,7 @@ def find_rule(layer: nn.Module, parameter: str) -> tuple[Rule | None, str]:
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def add_kind(kind: type[nn.Module]) -> None:
+def add_kind(kind: Kind) -> None:
     _kinds.add(kind)
 
 
@@ -89,5 +92,5 @@ def why_not_as(layer: nn.Module, kind: type[nn.Module], what: str) -> str:
 
 def convolves_inside(layer: nn.Module) -> bool:
     """Whether a layer is a convolution with a forward of its own, for which nothing is registered."""
-    kind = next((kind for kind in type(layer).__mro__ if kind in _kinds), None)
+    kind = next((kind for kind in type(layer).__mro__ if kind in _kinds or full_name(kind) in _kinds), None)
     return kind in CONVOLUTIONS and type(layer).forward is not getattr(kind, "forward", None)

@@ -1,4 +1,4 @@
-"""What is known of the kinds of layers of torch.nn."""
+"""What is known of the kinds of layers of torch.nn, and of one of Transformers."""
 
 from collections.abc import Callable
 from math import prod
@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+
+CONV1D = "transformers.pytorch_utils.Conv1D"  # of GPT-2: a linear layer whose weight is [inputs, outputs]
 
 _FAN_IN: list[tuple[type[nn.Module], str, Callable[[Any], int]]] = [
     (nn.Linear, "weight", lambda m: m.in_features),
@@ -16,6 +18,10 @@ _FAN_IN: list[tuple[type[nn.Module], str, Callable[[Any], int]]] = [
     (nn.MultiheadAttention, "k_proj_weight", lambda m: m.kdim),
     (nn.MultiheadAttention, "v_proj_weight", lambda m: m.vdim),
 ]
+
+
+def full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def fan_in(module: nn.Module, attribute: str) -> int | None:
