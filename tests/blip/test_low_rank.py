@@ -26,8 +26,10 @@ def layer(k: int | None, seed: int = 0) -> LowRankLayer:
     j, k = (k or INPUTS), (k or OUTPUTS)
     fisher = torch.randn(1, k, j, generator=draw, dtype=torch.float64).mul(3).exp()
     ones = torch.ones(1, j, dtype=torch.float64), torch.ones(1, k, dtype=torch.float64)
-    turning = Turning(orthonormal(INPUTS, j, draw)[None], orthonormal(OUTPUTS, k, draw)[None], *ones, fisher)
+    u, v = orthonormal(INPUTS, j, draw)[None], orthonormal(OUTPUTS, k, draw)[None]
     rows, columns = (torch.rand(n, generator=draw, dtype=torch.float64) for n in (OUTPUTS, INPUTS))
+    by_output = torch.rand(1, OUTPUTS, j, generator=draw, dtype=torch.float64) if k < OUTPUTS else None
+    turning = Turning(u, v, *ones, fisher, by_output)
     return LowRankLayer(turning, rows, columns, PRIOR)
 
 
@@ -110,6 +112,22 @@ def test_free_directions_keep_all_of_a_change() -> None:
     after = turned_by_hand(held, dense(term))
     torch.testing.assert_close(after[:, 6:], before[:, 6:])
     assert after[:, :6].norm() < 0.5 * before[:, :6].norm()
+
+
+def test_what_the_output_directions_leave_out_costs_what_it_does_by_output() -> None:
+    """Of a change along an input direction alone, by hand: nothing of it lies in the rest."""
+    held = layer(4)
+    u, v = held.turning.inputs[0], held.turning.outputs[0]
+    assert held.turning.by_output is not None
+    draw = torch.Generator().manual_seed(2)
+    for j in range(4):
+        up = torch.randn(OUTPUTS, 1, generator=draw, dtype=torch.float64)
+        inside, left = v.T @ up, up - v @ (v.T @ up)
+        along = (held.turning.fisher[0, :, j] @ inside.square()).item()
+        found = held.cost([Term(u[:, j : j + 1].T.clone(), up, 1.0)])
+        size = left.square().sum()
+        by_output = (held.turning.by_output[0, :, j] @ (left / size.sqrt()).square() * size).item()
+        assert found == pytest.approx(0.5 * (along + by_output))
 
 
 def test_directions_of_a_weight_without_its_bias() -> None:
