@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bitfreeze import BLIP, Rules
-from bitfreeze.blip.directions import Directions
+from bitfreeze.blip.directions import DRIFT_FACTOR, Directions
 from bitfreeze.blip.held_tensor import radius_of
 from bitfreeze.blip.turned_layer import TurnedLayer
 from bitfreeze.blip.turning import Turning
@@ -345,3 +345,20 @@ def test_the_scale_of_a_training_loss_is_no_matter() -> None:
             (scale * blip.model(torch.ones(2, 5).double())[:, 0].sum()).backward()
             optimizer.step()
     torch.testing.assert_close(first.model.layer.weight, second.model.layer.weight, rtol=1e-5, atol=1e-9)
+
+
+def test_a_change_of_many_outputs_along_a_strong_input_costs_what_it_does() -> None:
+    """Four output directions hold a tenth of the gradients of 40 equal outputs. All others change together."""
+    draw = torch.Generator().manual_seed(0)
+    strong = torch.linalg.qr(torch.randn(20, 1, generator=draw, dtype=torch.float64)).Q
+    x = torch.randn(400, 1, generator=draw, dtype=torch.float64) @ strong.T
+    x = x + 0.01 * torch.randn(400, 20, generator=draw, dtype=torch.float64)
+    model = nn.Linear(20, 40, bias=False).double()
+    nn.init.zeros_(model.weight)
+    blip = BLIP(model, rules=Rules.directions(strongest=4, damping=0.0), tolerance=0.05)
+    blip.consolidate([x], labels="exact")
+    change = 0.01 * torch.randn(40, 1, generator=draw, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(change @ strong.T)
+        true = (torch.full((), 1 / 40).log() - model(x).log_softmax(1)).mean(1).mean().item()
+    assert blip.drift() / DRIFT_FACTOR == pytest.approx(true, rel=0.1)
