@@ -11,7 +11,7 @@ pytest.importorskip("peft", reason="the extra 'peft' is not installed")
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from bitfreeze import Rules, protect, save_protection
 from bitfreeze.blip.held_tensor import radius_of
@@ -214,6 +214,30 @@ def test_convolutions_have_adapters_too() -> None:
 
 
 # what is refused
+
+
+def test_adapters_of_gpt2_cost_what_their_merged_weights_do(tmp_path: Path) -> None:
+    """GPT-2's layers keep their weights as [inputs, outputs]."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": WORDS, "n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    plain = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)).eval()
+    train(plain, 1, steps=20)
+    batches = [{"input_ids": text(500 + k, 1)} for k in range(4)]
+    rules = Rules.directions(strongest=8)
+    measured = copy.deepcopy(plain)
+    blip = protect(measured, batches, lambda batch: likelihood(measured, batch), rules=rules, tolerance=TOLERANCE)
+    save_protection(blip, tmp_path / "base")
+    targets = ["c_attn", "c_fc"]
+    model = get_peft_model(copy.deepcopy(plain), LoraConfig(r=4, target_modules=targets, fan_in_fan_out=True))
+    held = hold_adapters(model, tmp_path / "base")
+    train(model, 2, steps=20)
+    held.clamp_()
+    cost = held.drift()
+    assert 0 < cost <= 1.1 * TOLERANCE
+    merged = copy.deepcopy(plain)
+    again = protect(merged, tmp_path / "base")
+    merged.load_state_dict(model.merge_and_unload().state_dict())
+    assert again.drift() == pytest.approx(cost, rel=0.1)
 
 
 def test_adapters_that_cannot_be_held_are_refused(base: Any, file: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ AT_EDGE = 0.95  # share of the radius that counts as the edge: intervals widen a
 class HeldTensor(WatchedTensor):
     """Centre of each entry's interval and its accumulated Fisher. Before its first task ends, there are no tensors.
 
-    In a layer that is held along directions, the Fisher is that of what the directions leave out.
+    In a layer that is held along directions, the Fisher is that of what the input directions leave out.
     """
 
     depth: int

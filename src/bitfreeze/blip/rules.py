@@ -223,7 +223,8 @@ class DirectionRules(Rules):
     """Rules that hold layers along the directions of their inputs and output gradients."""
 
     strongest: int | None = 256
-    """Number of directions of each side of a layer; None for all. What they leave out is held entry by entry."""
+    """Number of directions of each side of a layer; None for all. What they leave out is held too: by output along the
+    input directions, and entry by entry."""
 
     sides: str = "both"
     """Which coordinates of a layer are turned: ``inputs``, ``outputs`` or ``both``. For comparison."""

@@ -109,7 +109,7 @@ class TurnedLayer:
             self.pace = min(2 * self.pace, most)
 
     def hold_(self) -> float:
-        """Clamp along all directions, and entry by entry what the directions leave out.
+        """Clamp along all directions, and what the directions leave out.
 
         Returns the nats a sample that the clamp has given back to the earlier tasks.
         """

@@ -162,12 +162,14 @@ def _require_one_held(name: str, layer: Any, table: Table) -> None:
             raise ValueError(
                 f"adapters must be plain LoRA, got DoRA or a bias on '{short}'; leave use_dora and lora_bias out"
             )
-    if not layer.lora_A or getattr(layer, "fan_in_fan_out", False) or name not in table["directions"]:
+    directions = table["directions"].get(name)
+    inputs_first = bool(getattr(layer, "fan_in_fan_out", False))  # as of a Conv1D
+    if not layer.lora_A or directions is None or directions.get("inputs_first", False) != inputs_first:
         raise ValueError(
             f"adapters must be on layers that the protection holds along directions, got one on '{short}'; leave it "
             "out of target_modules, or measure it too"
         )
-    if len(table["directions"][name]["inputs"]) > 1:
+    if len(directions["inputs"]) > 1:
         raise ValueError(
             f"adapters must be on layers without groups, got one on '{short}'; leave it out of target_modules"
         )
