@@ -362,3 +362,14 @@ def test_a_change_of_many_outputs_along_a_strong_input_costs_what_it_does() -> N
         model.weight.copy_(change @ strong.T)
         true = (torch.full((), 1 / 40).log() - model(x).log_softmax(1)).mean(1).mean().item()
     assert blip.drift() / DRIFT_FACTOR == pytest.approx(true, rel=0.1)
+
+
+@pytest.mark.parametrize("strongest", [None, 2, 4], ids=["all", "two", "four"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_report_counts_each_weight_once(kind: str, strongest: int | None) -> None:
+    """Coordinates of the parts overlap: only as many of them count as there are weights."""
+    blip, _, _ = measured(kind, strongest)
+    entries = sum(part.local.numel() for part in only_layer(blip).parts)
+    x = torch.randn(14, *LAYERS[kind][1], dtype=torch.float64)
+    report = blip.consolidate([x], labels="exact")
+    assert sum(tensor.entries for tensor in report.tensors.values()) == entries

@@ -186,6 +186,12 @@ def bit_counts(before: Tensor, after: Tensor, in_use: Tensor, depth: int) -> Ten
     return torch.stack([torch.bincount(values, minlength=depth + 1) for values in counted]).cpu()
 
 
+def shared(counts: Tensor, share: float) -> Tensor:
+    """A share of the entries of each histogram, in whole numbers whose sum is right."""
+    upto = (counts.cumsum(1).double() * share).round().long()
+    return upto.diff(dim=1, prepend=torch.zeros_like(upto[:, :1]))
+
+
 def tensor_report(name: str, depth: int, way: str, counts: Tensor, at_edge: int | None = None) -> TensorReport:
     """The report of a tensor or layer from its histograms of bits."""
     gained, frozen, in_use = counts

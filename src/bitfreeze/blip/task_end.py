@@ -12,11 +12,13 @@ from ..fisher.factors import split_joined
 from ..fisher.measuring import NOT_USED
 from ..fisher.turned_fisher import TurnedFisher
 from ..model.ranks import Ranks
-from .consolidation import TensorReport, bit_counts, tensor_report
+from .consolidation import TensorReport, bit_counts, shared, tensor_report
 from .guards import Measured
 from .held_tensor import HeldTensor, bits_of
 from .turned_layer import TurnedLayer
 from .turning import Task, Turning, carry_over, damped
+
+Counted = tuple[Tensor, Tensor, Tensor, float]  # Fisher of earlier tasks, all tasks, this task; share that counts
 
 
 @dataclass
@@ -66,7 +68,8 @@ class TaskEnd:
         split = split_joined(module, kept["rest"]) if "rest" in kept else {}
         for part in parts:
             self._take(part.after_task(split.get(part.slot.owners[0][1]), self.prior))
-        bits = [(carried[part], totals[part], new) for part, new in task.parts.items()]
+        shares = turning.shares()
+        bits = [(carried[part], totals[part], new, shares[part]) for part, new in task.parts.items()]
         self._count(name, weight, bits, "along directions", None if layer is None else layer.at_edge())
 
     def add_idle_layer(self, name: str, weight: HeldTensor, bias: HeldTensor | None) -> None:
@@ -75,8 +78,15 @@ class TaskEnd:
         for part in (weight, bias):
             if part is not None:
                 self._take(part.after_task(part.fisher, self.prior))
-        fishers = [turning.fisher] if turning.by_output is None else [turning.fisher, turning.by_output]
-        self._count(name, weight, [(f, f, torch.zeros_like(f)) for f in fishers], NOT_USED, None)
+        fishers = {"turned": turning.fisher}
+        if turning.by_output is not None:
+            fishers["by_output"] = turning.by_output
+        rest = [part.fisher for part in (weight, bias) if part is not None and part.fisher is not None]
+        if rest:
+            fishers["rest"] = torch.cat([turning.matrix(fisher) for fisher in rest], -1)
+        shares = turning.shares()
+        bits = [(f, f, torch.zeros_like(f), shares[part]) for part, f in fishers.items()]
+        self._count(name, weight, bits, NOT_USED, None)
 
     def add_tensor(self, name: str, state: HeldTensor, fisher: Tensor, way: str) -> None:
         """Add a tensor that is held entry by entry. One that this task does not use keeps its Fisher, as layers do."""
@@ -86,7 +96,7 @@ class TaskEnd:
         total = old if unused else self._sum(old, fisher, state.tasks)
         edge = None if state.fisher is None or name in self.fisher_apart else state.at_edge()
         self._take(state.after_task(total, self.prior))
-        self._count(name, state, [(old, total, fisher)], way, edge)
+        self._count(name, state, [(old, total, fisher, 1.0)], way, edge)
 
     def _sum(self, old: Tensor, new: Tensor, tasks: int) -> Tensor:
         return old + new if self.over_tasks == "sum" else (tasks * old + new) / (tasks + 1)
@@ -95,18 +105,14 @@ class TaskEnd:
         state.take_from_first_(self.ranks)
         self.states[state.slot.name] = state
 
-    def _count(
-        self, name: str, state: HeldTensor, fishers: list[tuple[Tensor, Tensor, Tensor]], way: str, edge: int | None
-    ) -> None:
-        """Count bits of coordinates from their Fisher: of earlier tasks, of all tasks, of this task."""
+    def _count(self, name: str, state: HeldTensor, parts: list[Counted], way: str, edge: int | None) -> None:
+        """Count bits of coordinates from their Fisher."""
         if state.layout.counts_here(self.ranks):
-            bits = [
-                [bits_of(f, self.prior, state.bound, state.depth).flatten() for f in (old, new)]
-                for old, new, _ in fishers
-            ]
-            before, after = (torch.cat([pair[k] for pair in bits]) for k in (0, 1))
-            touched = torch.cat([(task > 0).flatten() for *_, task in fishers])
-            self.counts[name] = bit_counts(before, after, touched, state.depth)
+            counts = []
+            for old, total, task, share in parts:
+                before, after = (bits_of(f, self.prior, state.bound, state.depth) for f in (old, total))
+                counts.append(shared(bit_counts(before, after, task > 0, state.depth), share))
+            self.counts[name] = torch.stack(counts).sum(0)
         else:
             self.counts[name] = torch.zeros(3, state.depth + 1, dtype=torch.int64)
             edge = None if edge is None else 0

@@ -74,6 +74,11 @@ class Turning:
         """Whether the output directions span everything, so that there is no part by output."""
         return self.outputs.shape[1] == self.outputs.shape[2]
 
+    def shares(self) -> dict[str, float]:
+        """Of the coordinates of each part, the share that is no combination of the other parts."""
+        (_, outputs, k), (_, inputs, j) = self.outputs.shape, self.inputs.shape
+        return {"turned": 1.0, "by_output": 1 - k / outputs, "rest": 1 - j / inputs}
+
     def fits(self, parts: Collection[Tensor]) -> bool:
         """Whether these are coordinates of a layer with such a weight, and such a bias if it has one."""
         groups, outputs, _ = self.outputs.shape
