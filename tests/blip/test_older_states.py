@@ -6,6 +6,7 @@ from torch import nn
 
 from bitfreeze import BLIP, Rules
 from bitfreeze.blip.digest import KEY
+from bitfreeze.blip.older_states import with_parts_by_output
 from support.held_along_directions import guard_of
 
 SIZES = {"inputs left out": (9, 7), "all inputs": (2, 7)}
@@ -52,3 +53,24 @@ def test_a_state_of_now_is_taken_as_it_is() -> None:
     assert before.by_output is not None
     assert after.by_output is not None
     assert torch.equal(before.by_output, after.by_output)
+
+
+def test_a_layer_that_is_absent_is_read_too_and_the_given_state_stays() -> None:
+    state = started(9, 7).state_dict()
+    state["absent"], state["tensors"] = state["tensors"], {}
+    del state["directions"]["0.weight"]["by_output"]
+    before = state["absent"]["0.weight"]["fisher"].clone()
+    found = with_parts_by_output(state)
+    assert "by_output" in found["directions"]["0.weight"]
+    assert not torch.equal(found["absent"]["0.weight"]["fisher"], before)
+    assert torch.equal(state["absent"]["0.weight"]["fisher"], before)
+    assert "by_output" not in state["directions"]["0.weight"]
+
+
+def test_an_order_of_axes_that_is_none_is_refused() -> None:
+    blip = started(9, 7)
+    state = blip.state_dict()
+    state["directions"]["0.weight"]["inputs_first"] = "yes"
+    del state[KEY]
+    with pytest.raises(ValueError, match="'inputs_first' of '0.weight' must be true or false, got 'yes'"):
+        blip.load_state_dict(state)

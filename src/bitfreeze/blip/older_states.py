@@ -17,15 +17,15 @@ State = dict[str, Any]
 
 def with_parts_by_output(state: Mapping[str, Any]) -> State:
     """The state with a Fisher by output for each layer that has output directions, but not all of them."""
-    tensors: State = {name: dict(saved) for name, saved in state["tensors"].items()}
-    directions: State = {name: dict(saved) for name, saved in state["directions"].items()}
+    kinds = ("tensors", "absent", "directions")
+    tensors, absent, directions = ({name: dict(saved) for name, saved in state[kind].items()} for kind in kinds)
     for name, saved in directions.items():
         turning = Turning.loaded(saved)
         if turning.all_outputs or turning.by_output is not None:
             continue
-        parts = parts_of(name, turning, {**state["absent"], **tensors})
+        parts = parts_of(name, turning, {**absent, **tensors})
         saved["by_output"] = _move_by_output(turning, parts)
-    return {**state, "tensors": tensors, "directions": directions}
+    return {**state, "tensors": tensors, "absent": absent, "directions": directions}
 
 
 def _move_by_output(turning: Turning, parts: list[State]) -> Tensor:
@@ -33,8 +33,9 @@ def _move_by_output(turning: Turning, parts: list[State]) -> Tensor:
     rest = torch.cat([turning.matrix(part["fisher"].to(turning.fisher)) for part in parts], -1)
     by_output = rest @ turning.inputs.square()
     left = (rest - by_output @ turning.inputs.square().mT).clamp_(min=0)
-    widths = [turning.by_rows(part["centre"])[0].numel() for part in parts]
-    for part, own in zip(parts, torch.split(left, widths, -1), strict=True):
-        kept = turning.like(own, part["centre"]).to(torch.bfloat16)
-        part.pop("fisher") if turning.all_inputs else part.update(fisher=kept)
+    for part, own in zip(parts, turning.split(left, [part["centre"] for part in parts]), strict=True):
+        if turning.all_inputs:
+            del part["fisher"]
+        else:
+            part["fisher"] = own.to(torch.bfloat16)
     return by_output.to(torch.bfloat16)

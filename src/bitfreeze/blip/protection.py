@@ -74,9 +74,8 @@ def _with_fewer(turning: Turning, strongest: int, parts: list[Table]) -> Turning
         nothing["rest"] = torch.zeros(groups, outputs, inputs, dtype=u.dtype)
     kept = carry_over(turning, rest, Task(u, v, nothing))
     if "rest" in kept:
-        widths = [turning.by_rows(part["centre"])[0].numel() for part in parts]
-        for part, own in zip(parts, torch.split(kept["rest"], widths, -1), strict=True):
-            part["fisher"] = turning.like(own, part["centre"])
+        for part, own in zip(parts, turning.split(kept["rest"], [part["centre"] for part in parts]), strict=True):
+            part["fisher"] = own
     of_inputs, of_outputs = turning.input_energy[..., :strongest], turning.output_energy[..., :strongest]
     return replace(
         turning,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..model.shards import is_sharded, layout_of
 from .digest import KEY, require_digest
 from .rules import DirectionRules, WeightRules
-from .turning import Turning
+from .turning import Turning, by_rows
 from .widening import WIDEST
 
 STATE_FORMAT = 1
@@ -151,7 +151,9 @@ def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> Non
     required, optional = ("positions", *Turning.TENSORS), ("by_output", "inputs_first")
     _require_keys(f"the keys of the directions of '{name}'", saved, required=required, optional=optional)
     _whole(f"'positions' of '{name}'", saved["positions"], least=1)
-    centre = _by_rows(centre, saved)
+    if not isinstance(saved.get("inputs_first", False), bool):
+        raise Damaged(f"'inputs_first' of '{name}'", "true or false", repr(saved["inputs_first"]))
+    centre = by_rows(centre, saved.get("inputs_first", False))
     for key in Turning.TENSORS:
         least = -inf if key in ("inputs", "outputs") else 0.0
         _require_tensor(f"'{key}' of '{name}'", saved[key], FLOATS, least, inf, True)
@@ -180,11 +182,6 @@ def _require_turning(name: str, saved: Mapping[str, Any], centre: Tensor) -> Non
             raise Damaged(f"'{key}' of '{name}'", "orthonormal", f"columns that are off by {off.max():.2g}")
 
 
-def _by_rows(centre: Tensor, turning: Mapping[str, Any]) -> Tensor:
-    """A weight or bias with a row for each output."""
-    return centre.mT if turning.get("inputs_first") and centre.ndim == 2 else centre
-
-
 def _is_in_layer(name: str, centre: Tensor, turnings: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether directions of a layer hold all of a tensor: of its weight, or of its bias, which has the same module."""
     module = name.rpartition(".")[0]
@@ -194,7 +191,8 @@ def _is_in_layer(name: str, centre: Tensor, turnings: Mapping[str, Mapping[str, 
         and (
             "by_output" in turnings[layer] or turnings[layer]["outputs"].shape[1] == turnings[layer]["outputs"].shape[2]
         )
-        and turnings[layer]["outputs"].shape[:2].numel() == len(_by_rows(centre, turnings[layer]))
+        and turnings[layer]["outputs"].shape[:2].numel()
+        == len(by_rows(centre, turnings[layer].get("inputs_first", False)))
         for layer in layers
     )
 

@@ -121,8 +121,7 @@ class TurnedLayer:
     def _hold_(self) -> Tensor:
         """Clamp; returns the nats a sample before and after it, on the device."""
         self.since = 0
-        if self.radius.dtype != self.weight.local.dtype or self.radius.device != self.weight.local.device:
-            self._follow()
+        self.follow()
         along = self.along_inputs()
         self.weight.note_health(along)  # an infinite weight or bias reaches the directions
         inside, costs, outside = self._clamp_along(along)
@@ -248,8 +247,7 @@ class TurnedLayer:
         whole = self.turning.spread()
         if not self.turning.all_inputs:
             whole = whole + self._rest_fisher()
-        split = zip(self._split(whole, -1), self.parts, strict=True)
-        return [self.turning.like(part, held.local) for part, held in split]
+        return self.turning.split(whole, [part.local for part in self.parts])
 
 
 def _plus_product(rest: Tensor | None, left: Tensor, right: Tensor) -> Tensor:

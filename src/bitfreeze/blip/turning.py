@@ -11,13 +11,18 @@ three parts, each with a diagonal Fisher of its own:
 Everything here is a pure function of tensors.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+
+def by_rows(part: Tensor, inputs_first: bool) -> Tensor:
+    """A tensor like a weight or a bias with a row for each output: a view. Or the way back."""
+    return part.mT if inputs_first and part.ndim == 2 else part
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Turning:
 
     def by_rows(self, part: Tensor) -> Tensor:
         """A tensor like the weight or the bias with a row for each output, [g * o, ...]: a view. Or the way back."""
-        return part.mT if self.inputs_first and part.ndim == 2 else part
+        return by_rows(part, self.inputs_first)
 
     def shape_by_rows(self, shape: torch.Size) -> torch.Size:
         return torch.Size(reversed(shape)) if self.inputs_first and len(shape) == 2 else shape
@@ -100,6 +105,11 @@ class Turning:
     def like(self, matrix: Tensor, part: Tensor) -> Tensor:
         """Numbers [g, o, i] in the shape of a tensor like the weight or the bias."""
         return self.by_rows(matrix.reshape(self.shape_by_rows(part.shape)))
+
+    def split(self, matrix: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Numbers [g, o, i] of the joined matrix in the shapes of its weight and bias."""
+        widths = [self.by_rows(part)[0].numel() for part in parts]
+        return [self.like(own, part) for own, part in zip(torch.split(matrix, widths, -1), parts, strict=True)]
 
     def with_outputs(self, count: int) -> "Turning":
         """The same with more outputs, which no earlier task has: their coordinates have no Fisher, so they are free.
