@@ -72,5 +72,5 @@ def test_an_order_of_axes_that_is_none_is_refused() -> None:
     state = blip.state_dict()
     state["directions"]["0.weight"]["inputs_first"] = "yes"
     del state[KEY]
-    with pytest.raises(ValueError, match="'inputs_first' of '0.weight' must be true or false, got 'yes'"):
+    with pytest.raises(ValueError, match=r"'inputs_first' of '0\.weight' must be true or false, got 'yes'"):
         blip.load_state_dict(state)
